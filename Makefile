@@ -1,0 +1,49 @@
+# Two commands: `make demo` shows what it does, `make test` checks that it does it.
+# Both set themselves up: a virtual environment in .venv with pinned dependencies.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-slow test-all lint types check clean
+
+help:
+	@echo "make demo      train, adapt and compare on handwritten digits (under two minutes)"
+	@echo "make test      the tests"
+	@echo "make test-all  the tests, the slow ones too, with line coverage"
+	@echo "make check     lint and types"
+	@echo "make clean     remove the virtual environment and what was made in it"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"fedmeta needs Python 3.11 or newer, this is {v[0]}.{v[1]}: run make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	@$(BIN)/fedmeta compare --config examples/demo.toml
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-all: $(READY)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: lint types
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

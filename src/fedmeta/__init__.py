@@ -1,0 +1,71 @@
+"""fedmeta: federated meta-learning for fleets of small edge devices.
+
+>>> import fedmeta
+>>> federation = fedmeta.load(fedmeta.DataSettings("sinusoid", nodes=12), seed=0)
+>>> run = fedmeta.train(
+...     federation, fedmeta.ModelSettings("mlp"), fedmeta.ADMMFedMeta(penalty=1.0),
+...     fedmeta.TrainingSettings(rounds=3))
+>>> run.summary["status"]
+'finished'
+"""
+
+from fedmeta.algorithms import (
+    ADMMFedMeta,
+    Algorithm,
+    Centralised,
+    Contribution,
+    FedAvg,
+    FedMeta,
+    Fleet,
+    LocalOnly,
+    PerFedAvg,
+    PlatformState,
+    Reptile,
+)
+from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import DivergedError, FedmetaError
+from fedmeta.meta_model import MetaModel
+from fedmeta.models import ModelSettings
+from fedmeta.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
+from fedmeta.participation import Participation
+from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.training import Callback, Run, TrainingSettings, train
+
+__all__ = [
+    "ADMMFedMeta",
+    "Adaptation",
+    "Algorithm",
+    "Callback",
+    "Centralised",
+    "Contribution",
+    "DataSettings",
+    "DivergedError",
+    "Execution",
+    "Facts",
+    "FedAvg",
+    "FedMeta",
+    "Federation",
+    "FedmetaError",
+    "Fleet",
+    "InverseSchedule",
+    "LocalOnly",
+    "MetaModel",
+    "ModelSettings",
+    "Node",
+    "Objective",
+    "Participation",
+    "Passes",
+    "PerFedAvg",
+    "PlatformState",
+    "Reptile",
+    "Run",
+    "Scaling",
+    "SquaredEuclidean",
+    "Task",
+    "TrainingSettings",
+    "federate",
+    "fit_scaling",
+    "load",
+    "train",
+]

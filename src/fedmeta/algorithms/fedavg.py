@@ -1,0 +1,71 @@
+"""FedAvg: local gradient steps, then a weighted average (McMahan et al., AISTATS 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedmeta.algorithms.base import Algorithm, Contribution, NodeState, PlatformState, displacement
+from fedmeta.data.packing import NodeData
+from fedmeta.errors import require, require_positive
+from fedmeta.objective import Adaptation, Facts, Objective, Passes, local_descent
+from fedmeta.tree import Tree
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Average of models trained locally.
+
+    Node:      θ_i ← θ_i − η ∇L_i(θ_i, Dˢ ∪ D^q), E times from θ
+    Platform:  θ⁺  = θ + Σ w_i (θ_i − θ) / Σ w_i
+
+    Args:
+        step_size: η > 0.
+        local_steps: E ≥ 1.
+        batch_size: samples per local step; None takes all of the node's samples.
+        inner: how a target adapts; training itself does not look at it.
+
+    Example:
+        >>> FedAvg(local_steps=5).passes
+        Passes(support=5, query=5)
+
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
+    Data, AISTATS 2017.
+    """
+
+    name: ClassVar[str] = "fedavg"
+
+    step_size: float = 0.01
+    local_steps: int = 1
+    batch_size: int | None = None
+    inner: Adaptation = Adaptation()
+
+    def __post_init__(self) -> None:
+        require_positive("step_size", self.step_size)
+        require(self.local_steps >= 1, "local_steps", self.local_steps, "a whole number ≥ 1")
+        fits = self.batch_size is None or self.batch_size >= 1
+        require(fits, "batch_size", self.batch_size, "a whole number ≥ 1, or leave it out")
+
+    @property
+    def passes(self) -> Passes:
+        """E passes over all samples."""
+        return Passes(self.local_steps, self.local_steps)
+
+    def adaptation(self, state: PlatformState) -> Adaptation:
+        """A target takes the same one-step adaptation as with every other algorithm."""
+        return self.inner
+
+    def node_step(
+        self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
+    ) -> tuple[Contribution, NodeState]:
+        """E local gradient steps."""
+        local, loss = local_descent(
+            objective,
+            theta,
+            data,
+            self.local_steps,
+            self.step_size,
+            self.batch_size,
+            facts.key,
+        )
+        return displacement(theta, local, facts, {"local_loss": loss}), node

@@ -1,0 +1,67 @@
+"""The platform's own optimiser on a summed gradient: gradient descent or Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fedmeta import tree
+from fedmeta.errors import require_choice, require_positive
+from fedmeta.tree import Tree
+
+
+@dataclass(frozen=True)
+class ServerOptimizer:
+    """θ⁺ = θ − β·g, or Adam's step with the usual moments.
+
+    Adam: m = b₁m + (1−b₁)g, s = b₂s + (1−b₂)g², θ⁺ = θ − β (m/(1−b₁ᵗ)) / (√(s/(1−b₂ᵗ)) + ε)
+    with b₁ = 0.9, b₂ = 0.999, ε = 1e-8.
+
+    Args:
+        kind: "sgd" or "adam".
+        step_size: β > 0.
+
+    Reference: Kingma, Ba, Adam: A Method for Stochastic Optimization, ICLR 2015.
+    """
+
+    kind: Literal["sgd", "adam"]
+    step_size: float
+
+    def __post_init__(self) -> None:
+        require_choice("optimizer", self.kind, ("sgd", "adam"))
+        require_positive("step_size", self.step_size)
+
+    def init(self, theta: Tree) -> dict[str, Tree]:
+        """Zero moments, for Adam."""
+        if self.kind == "sgd":
+            return {}
+        some = next(iter(theta.values()))
+        return {
+            "moment1": tree.zeros_like(theta),
+            "moment2": tree.zeros_like(theta),
+            "steps": {"count": torch.zeros((), dtype=some.dtype, device=some.device)},
+        }
+
+    def step(
+        self, theta: Tree, gradient: Tree, memory: Mapping[str, Tree]
+    ) -> tuple[Tree, dict[str, Tree]]:
+        """θ⁺ and the new moments."""
+        if self.kind == "sgd":
+            return tree.combine(1.0, theta, -self.step_size, gradient), {}
+        count = memory["steps"]["count"] + 1
+        first = tree.combine(0.9, memory["moment1"], 0.1, gradient)
+        second = {
+            name: 0.999 * memory["moment2"][name] + 0.001 * leaf.square()
+            for name, leaf in gradient.items()
+        }
+        updated = {
+            name: leaf
+            - self.step_size
+            * (first[name] / (1 - 0.9**count))
+            / ((second[name] / (1 - 0.999**count)).sqrt() + 1e-8)
+            for name, leaf in theta.items()
+        }
+        return updated, {"moment1": first, "moment2": second, "steps": {"count": count}}

@@ -1,0 +1,57 @@
+"""The command line: `fedmeta COMMAND`, or `python -m fedmeta.cli.COMMAND` with the core alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from fedmeta.cli.command import Command
+from fedmeta.cli.plain_shell import run_plain
+from fedmeta.errors import FedmetaError
+
+
+def main() -> NoReturn:
+    """The program `fedmeta`, also `python -m fedmeta`: typer where it is, argparse where not."""
+    from fedmeta.cli import adapt, compare, data, evaluate, report, train, tune
+
+    commands = [each.COMMAND for each in (train, adapt, evaluate, compare, tune, report, data)]
+    if importlib.util.find_spec("typer") is None:
+        sys.exit(guarded(run_plain, commands, sys.argv[1:]))
+    from fedmeta.cli.typer_shell import run_typer
+
+    sys.exit(guarded(run_typer, commands, sys.argv[1:]))
+
+
+def run_one(command: Command) -> NoReturn:
+    """One command as a module of its own: `python -m fedmeta.cli.train …`."""
+    sys.exit(guarded(run_plain, [command], sys.argv[1:]))
+
+
+def guarded(
+    shell: Callable[[Sequence[Command], Sequence[str]], None],
+    commands: Sequence[Command],
+    arguments: Sequence[str],
+) -> int:
+    """Run a shell; what a person can mend is told in one line, and becomes an exit code."""
+    try:
+        shell(commands, arguments)
+    except FedmetaError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted: continue a run from its newest checkpoint with --resume", 130)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        return _fail(
+            f"the system refused{where} ({error.strerror or error}): check path and disk", 2
+        )
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fedmeta: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,132 @@
+"""`fedmeta adapt`: a meta-model and a device's own samples give the device's own model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import percent, say, table
+from fedmeta.cli.reopening import open_model, stored_table
+from fedmeta.data import DataSettings, load
+from fedmeta.data.loading import read
+from fedmeta.data.pool import Array, Pool
+from fedmeta.data.seeding import stream
+from fedmeta.data.splitting import split
+from fedmeta.errors import DataError, SettingError, require
+from fedmeta.meta_model import MetaModel
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import build_settings
+from fedmeta.storage import writing
+
+PARAMETERS = (
+    Parameter("model", str, "Run folder or model.safetensors.", argument=True, required=True),
+    Parameter(
+        "data", str, "The device's samples: .csv, .parquet or .npz.", short="d", metavar="FILE"
+    ),
+    Parameter("target", str, "Instead: a node of the run's own federation.", metavar="NODE"),
+    Parameter("label", str, "Label column (default: label, or y in .npz files)."),
+    Parameter("steps", int, "Gradient steps (default: as trained)."),
+    Parameter(
+        "support_share",
+        float,
+        "Share of the samples to adapt to; the rest measures (default 0.5; 1 uses all).",
+    ),
+    Parameter("seed", int, "Of the split into the two.", short="s"),
+    Parameter("out", str, "Write the adapted model here.", short="o", metavar="FILE"),
+    Parameter("network", str, "Your own network, named again."),
+)
+
+
+def run(values: Values) -> None:
+    """Adapt, measure before and after, and write the adapted model."""
+    path = Path(values["model"])
+    model = open_model(path, values["network"])
+    if (values["data"] is None) == (values["target"] is None):
+        raise SettingError(
+            "a device's samples are needed", "give either --data FILE or --target NODE"
+        )
+    steps = model.adaptation.steps if values["steps"] is None else values["steps"]
+    require(steps >= 0, "steps", steps, "a whole number of at least 0")
+    support, query = _target(path, values) if values["target"] else _own(model, values)
+    adapted = model.adapt(*support, steps=steps, seed=values["seed"] or 0)
+    metric = "accuracy" if model.task.kind == "classification" else "mse"
+    rows = [
+        [name, percent(metric, _metric(each, *query) if len(query[0]) else None)]
+        for name, each in (("before", model), (f"after {steps} steps", adapted))
+    ]
+    title = f"{metric} on {len(query[0])} samples, adapted to {len(support[0])} others"
+    table(title, ["model", metric], rows)
+    if values["out"]:
+        file = Path(values["out"])
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        adapted.save(file)
+        say(f"adapted model written to {file}")
+
+
+Part = tuple[Array, Array]
+
+
+def _target(path: Path, values: Values) -> tuple[Part, Part]:
+    folder = RunFolder.open(path)
+    settings = build_settings({**stored_table(folder, {}), "prior": {}})
+    federation = load(settings.data, settings.training.seed)
+    node = federation.node(values["target"])
+    return (
+        (federation.inputs[node.support], federation.labels[node.support]),
+        (federation.inputs[node.query], federation.labels[node.query]),
+    )
+
+
+def _own(model: MetaModel, values: Values) -> tuple[Part, Part]:
+    share = 0.5 if values["support_share"] is None else values["support_share"]
+    require(0 < share <= 1, "support_share", share, "a share above 0 and at most 1")
+    settings = DataSettings(values["data"], label=values["label"], task=model.task.kind)
+    seed = values["seed"] or 0
+    pool = read(settings, seed)
+    labels = _model_labels(model, pool)
+    everything = np.arange(len(labels))
+    if share == 1:
+        return (pool.inputs, labels), (pool.inputs[:0], labels[:0])
+    if len(labels) < 2:
+        raise DataError(f"{pool.name} has {len(labels)} sample", "give two, or --support-share 1")
+    strata = labels if model.task.kind == "classification" else np.zeros(len(labels), np.int64)
+    ((support, query),) = split([everything], strata, share, stream(seed, "split"))
+    return (pool.inputs[support], labels[support]), (pool.inputs[query], labels[query])
+
+
+def _model_labels(model: MetaModel, pool: Pool) -> Array:
+    """The labels in the model's numbering: classes are matched by name."""
+    if model.task.kind == "regression":
+        return pool.labels
+    known = {name: number for number, name in enumerate(model.task.class_names)}
+    if unknown := [name for name in pool.class_names if name not in known]:
+        raise DataError(
+            f"{pool.name} has class {unknown[0]!r}, which the model does not know",
+            f"its classes are {', '.join(model.task.class_names[:20])}",
+        )
+    return np.array([known[name] for name in pool.class_names], np.int64)[pool.labels]
+
+
+def _metric(model: MetaModel, inputs: Array, labels: Array) -> float:
+    outputs: Any = model.predict(inputs).cpu().numpy()
+    if model.task.kind == "regression":
+        return float(((outputs - labels.reshape(outputs.shape)) ** 2).mean())
+    return float((outputs.argmax(axis=1) == labels).mean())
+
+
+COMMAND = Command(
+    "adapt",
+    "Adapt a meta-model to a device's own samples; metric before and after.",
+    PARAMETERS,
+    run,
+    example="fedmeta adapt runs/demo --data mine.csv --out mine.safetensors",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

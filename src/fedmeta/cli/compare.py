@@ -1,0 +1,124 @@
+"""`fedmeta compare`: several algorithms on the same footing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
+from fedmeta.cli.train import free_folder, print_report
+from fedmeta.comparison import Contestant, compare
+from fedmeta.errors import require, require_choice
+from fedmeta.settings import Table, build_algorithm, build_settings, merged
+from fedmeta.tuning import nested
+
+PARAMETERS = (
+    Parameter(
+        "algorithms",
+        str,
+        "Algorithms to compare, the first against all others; settings may follow a colon: "
+        "fedavg:local_steps=5,step_size=0.1",
+        argument=True,
+        many=True,
+    ),
+    *options.CONFIG,
+    options.SEEDS,
+    Parameter("equal", str, "Give all equal rounds or equal gradients.", metavar="WHAT"),
+    options.OUT,
+    *options.DATA,
+    *options.METHOD,
+    *options.PARTICIPATION,
+    *options.MACHINE,
+)
+
+
+def run(values: Values) -> None:
+    """Compare and print the table."""
+    equal: Any = values["equal"] or "rounds"
+    require_choice("equal", equal, ("rounds", "gradients"))
+    count = values["seeds"] if values["seeds"] is not None else 3
+    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    full = options.settings_table(PARAMETERS, values)
+    names = values["algorithms"] or ["admm-fedmeta", "fedavg", "per-fedavg"]
+    contestants = [contestant(full, text) for text in names]
+    settings = build_settings({**full, "algorithm": contestants[0].algorithm.name})
+    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), Path(values["config"] or "comparison").stem)
+    say(
+        f"{settings.data.name}: {len(contestants)} algorithms × {count} seeds, "
+        f"{settings.training.rounds} rounds, equal {equal}"
+    )
+    with progress_bars() as bar:
+        comparison = compare(
+            settings,
+            contestants,
+            range(count),
+            equal,
+            folder,
+            lambda label, seed: [bar(f"{label} seed {seed}")],
+        )
+    print_comparison(comparison)
+    print_report(folder)
+
+
+def contestant(full: Table, text: str) -> Contestant:
+    """An algorithm with settings of its own, from "name" or "name:key=value,key=value".
+
+    Example:
+        >>> contestant({}, "fedavg:local_steps=5").algorithm.passes
+        Passes(support=5, query=5)
+    """
+    head, _, tail = text.rpartition(":")
+    name, extra = (head, tail) if head and "=" in tail else (text, "")
+    own = dict(options.parse_assignment(each) for each in extra.split(",") if each)
+    algorithm = build_algorithm(merged([full, {"algorithms": {name: nested(own)}}]), name)
+    return Contestant(text, algorithm)
+
+
+def print_comparison(comparison: dict[str, Any]) -> None:
+    """The table of means and intervals."""
+    metric = comparison["metric"]
+    differences = {each["against"]: each for each in comparison["paired"]}
+    rows = []
+    for row in comparison["rows"]:
+        difference = differences.get(row["label"])
+        rows.append(
+            [
+                row["label"],
+                percent(metric, row["before_mean"]),
+                plus_minus(metric, row["mean"], row["ci95"]),
+                "" if difference is None else _points(metric, difference),
+                str(row["rounds"]),
+                f"{row['gradient_evaluations']:.0f}",
+                f"{row['bytes_per_node'] / 1e6:.1f}",
+                f"{row['seconds']:.1f}",
+                str(row["diverged"]) if row["diverged"] else "–",
+            ]
+        )
+    columns = ["algorithm", "before", "adapted", "first minus this", "rounds"]
+    columns += ["gradients", "MB/node", "seconds", "diverged"]
+    seeds = len(comparison["seeds"])
+    title = f"{metric} of the target nodes, mean ± 95 % interval over {seeds} seeds"
+    table(title, columns, rows)
+
+
+def _points(metric: str, difference: dict[str, Any]) -> str:
+    scale, unit = (100, " points") if metric == "accuracy" else (1, "")
+    width = difference["ci95"]
+    interval = "" if width is None else f" ± {scale * width:.3g}"
+    return f"{scale * difference['mean']:+.3g}{interval}{unit}"
+
+
+COMMAND = Command(
+    "compare",
+    "Compare algorithms on the same nodes, splits and initial weights.",
+    PARAMETERS,
+    run,
+    example="fedmeta compare admm-fedmeta fedavg per-fedavg --data digits --seeds 3",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

@@ -1,0 +1,88 @@
+"""`fedmeta data`: what a federation looks like before anything is trained on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import say
+from fedmeta.data import describe, load
+from fedmeta.settings import build_settings
+from fedmeta.storage import write_json
+
+PARAMETERS = (
+    *options.CONFIG,
+    options.SEED,
+    Parameter("out", str, "Write the description to this JSON file.", short="o", metavar="FILE"),
+    *options.DATA,
+)
+_SHADES = " ░▒▓█"
+_MOST_NODES, _MOST_CLASSES = 60, 40
+
+
+def run(values: Values) -> None:
+    """Print nodes, sizes and classes per node."""
+    table = options.settings_table(PARAMETERS, values)
+    settings = build_settings(table)
+    about = describe(load(settings.data, settings.training.seed))
+    counts = about["counts"]
+    say(f"{about['name']}: {about['task']['kind']}, samples of shape {tuple(about['input_shape'])}")
+    say(
+        f"{counts['nodes']} nodes: {counts['sources']} sources, {counts['targets']} targets; "
+        f"{counts['samples']} samples"
+    )
+    sizes = sorted(node["support"] + node["query"] for node in about["nodes"])
+    say(f"samples per node: {sizes[0]} to {sizes[-1]}, median {sizes[len(sizes) // 2]}")
+    for note in about["notes"]:
+        say(f"note: {note}")
+    if names := about["task"]["class_names"]:
+        say()
+        say(picture(about["nodes"], names))
+    if values["out"]:
+        write_json(Path(values["out"]), about)
+        say(f"written to {values['out']}")
+
+
+def picture(nodes: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
+    """Classes per node in shades: a row per node, a column per class, targets marked.
+
+    Example:
+        >>> nodes = [{"name": "a", "role": "target", "classes": {"cat": 4}}]
+        >>> print(picture(nodes, ["cat", "dog"]))
+           a ● █·  4
+               01
+        0 cat  1 dog  ● target
+    """
+    shown = classes[:_MOST_CLASSES]
+    most = max((n for node in nodes for n in node["classes"].values()), default=1)
+    width = max(4, *(len(node["name"]) for node in nodes))
+    lines = []
+    for node in nodes[:_MOST_NODES]:
+        counts = [node["classes"].get(name, 0) for name in shown]
+        shades = "".join(_SHADES[-(-4 * n // most)] if n else "·" for n in counts)
+        mark = "●" if node["role"] == "target" else " "
+        lines.append(f"{node['name']:>{width}} {mark} {shades}  {sum(node['classes'].values())}")
+    if len(nodes) > _MOST_NODES:
+        lines.append(f"{'…':>{width}}   and {len(nodes) - _MOST_NODES} more nodes")
+    digits = "".join(str(place % 10) for place in range(len(shown)))
+    lines.append(" " * (width + 3) + digits)
+    named = [f"{place} {name}" for place, name in enumerate(shown[:20]) if name != str(place)]
+    more = [f"… {len(classes)} classes"] if len(classes) > 20 else []
+    return "\n".join([*lines, "  ".join([*named, *more, "● target"])])
+
+
+COMMAND = Command(
+    "data",
+    "Describe a federation: nodes, sizes, classes per node as a picture.",
+    PARAMETERS,
+    run,
+    example="fedmeta data --data digits --partition dirichlet --nodes 30",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

@@ -1,0 +1,108 @@
+"""`fedmeta evaluate`: a trained meta-model on target nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import percent, say, table
+from fedmeta.cli.reopening import open_model, stored_table
+from fedmeta.data import load
+from fedmeta.engines.execution import Execution, threads
+from fedmeta.engines.local import Layout
+from fedmeta.errors import DataError, SettingError, require
+from fedmeta.evaluation import evaluate
+from fedmeta.objective import Objective
+from fedmeta.plain import from_plain
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import build_settings
+from fedmeta.storage import write_json
+
+PARAMETERS = (
+    Parameter("run", str, "Folder of a finished run.", argument=True, required=True),
+    Parameter("steps", str, "Numbers of adaptation steps, e.g. 0,1,5.", metavar="N,N,…"),
+    Parameter("inner_step_size", float, "Another step size α for the adaptation."),
+    Parameter("per_node", bool, "Print every target node."),
+    Parameter("out", str, "Write the numbers to this JSON file.", short="o", metavar="FILE"),
+    Parameter("seed", int, "Another draw of nodes.", short="s", setting="training.seed"),
+    Parameter("model", str, "Your own network, named again.", setting="model.name"),
+    *options.CONFIG,
+    *options.DATA,
+)
+
+
+def run(values: Values) -> None:
+    """Evaluate and print the table."""
+    folder = RunFolder.open(Path(values["run"]))
+    given = options.settings_table(PARAMETERS, values)
+    model = open_model(folder.path, values["model"])
+    settings = build_settings({**stored_table(folder, given), "prior": {}})
+    federation = load(settings.data, settings.training.seed)
+    if federation.task != model.task or federation.inputs.shape[1:] != model.input_shape:
+        raise DataError(
+            f"{federation.name} has other classes or shapes than the model was trained on",
+            "evaluate it on data like its own",
+        )
+    rule = model.adaptation
+    if (alpha := values["inner_step_size"]) is not None:
+        require(alpha > 0, "inner_step_size", alpha, "a number greater than 0")
+        rule = type(rule)(alpha, rule.steps, rule.scope, rule.batch_size)
+    steps = _steps(values["steps"]) or (*settings.training.evaluation_steps, rule.steps)
+    execution = from_plain(Execution, folder.settings()["settings"]["execution"], "execution")
+    network = model.network.to(execution.torch_device, execution.torch_dtype)
+    theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
+    with threads(execution.threads):
+        result = evaluate(
+            Layout(execution, Objective(network, model.loss)),
+            theta,
+            rule,
+            steps,
+            federation,
+            federation.targets,
+            model.scaling,
+            settings.training.seed,
+        )
+    metric, summary = result.metric, result.summary()
+    columns = ["steps", "mean", "by samples", "median", "worst decile"]
+    keys = ["mean", "weighted_mean", "median", "worst_decile"]
+    if result.seen_classes:
+        columns.append("only seen classes")
+        keys.append("mean_seen_classes")
+    rows = [[count, *(percent(metric, row[key]) for key in keys)] for count, row in summary.items()]
+    table(f"{metric} of {len(result.nodes)} target nodes of {federation.name}", columns, rows)
+    if values["per_node"]:
+        names = [*summary]
+        each = [
+            [row["name"], str(row["query"]), *(percent(metric, row["metric"][s]) for s in names)]
+            for row in result.per_node()
+        ]
+        table("Every target node", ["node", "query", *(f"{s} steps" for s in names)], each)
+    if values["out"]:
+        write_json(Path(values["out"]), {"target_metric": summary, "targets": result.per_node()})
+        say(f"written to {values['out']}")
+
+
+def _steps(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    try:
+        steps = tuple(int(each) for each in text.split(","))
+    except ValueError as error:
+        raise SettingError(f"--steps is {text!r}", "write whole numbers, e.g. 0,1,5") from error
+    require(min(steps) >= 0, "--steps", text, "whole numbers of at least 0")
+    return steps
+
+
+COMMAND = Command(
+    "evaluate",
+    "Evaluate a trained meta-model on target nodes, before and after adaptation.",
+    PARAMETERS,
+    run,
+    example="fedmeta evaluate runs/demo --steps 0,1,2,5,10",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

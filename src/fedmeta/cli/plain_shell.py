@@ -1,0 +1,57 @@
+"""The shell that needs nothing beyond Python: argparse."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from fedmeta.cli.command import ABOUT, Command
+from fedmeta.errors import SettingError
+from fedmeta.run_folder import versions_line
+
+
+def run_plain(commands: Sequence[Command], arguments: Sequence[str]) -> None:
+    """Parse the arguments and run the command they name (a single command needs no name)."""
+    parser = _Parser(prog="fedmeta", description=ABOUT)
+    parser.add_argument("--version", action="version", version=versions_line())
+    if len(commands) == 1:
+        _fill(parser, commands[0])
+        parser.set_defaults(command=commands[0])
+    else:
+        group = parser.add_subparsers(required=True, metavar="COMMAND")
+        for each in commands:
+            sub = group.add_parser(each.name, help=each.help, description=each.help)
+            _fill(sub, each)
+            sub.set_defaults(command=each)
+    values = vars(parser.parse_args(list(arguments)))
+    command: Command = values.pop("command")
+    command.run(values)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Argparse that complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(message, "see --help")
+
+
+def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
+    groups: dict[str, Any] = {}
+    parser.epilog = f"example: {command.example}" if command.example else None
+    for each in command.parameters:
+        group = groups.setdefault(each.panel, parser.add_argument_group(each.panel))
+        if each.argument:
+            count = "*" if each.many else (None if each.required else "?")
+            group.add_argument(each.name, nargs=count, type=each.kind, help=each.help)
+        elif each.kind is bool:
+            group.add_argument(*each.flags, dest=each.name, action="store_true", help=each.help)
+        else:
+            group.add_argument(
+                *each.flags,
+                dest=each.name,
+                type=each.kind,
+                action="append" if each.many else "store",
+                metavar=each.metavar or each.kind.__name__.upper(),
+                help=each.help,
+            )

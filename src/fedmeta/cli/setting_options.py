@@ -1,0 +1,173 @@
+"""The options that set settings, shared by the commands that train, and what they add up to."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedmeta.cli.command import Parameter, Values
+from fedmeta.errors import SettingError
+from fedmeta.settings import Table, layered, merged, read_toml
+from fedmeta.tuning import nested
+
+CONFIG = (
+    Parameter("config", str, "Settings file (TOML); flags override it.", short="c", metavar="FILE"),
+    Parameter("preset", str, "paper (as printed) or authors (as in their code).", setting="preset"),
+    Parameter(
+        "set",
+        str,
+        "Any other setting, e.g. --set data.min_samples=10 (as often as needed).",
+        many=True,
+        metavar="KEY=VALUE",
+    ),
+)
+
+_D = "Data"
+DATA = (
+    Parameter(
+        "data",
+        str,
+        "digits, fashion-mnist, cifar10, cifar100, sinusoid, or your own .npz, .csv, .parquet "
+        "file or folder of images.",
+        _D,
+        short="d",
+        setting="data.name",
+    ),
+    Parameter("folder", str, "Where a built-in data set lies.", _D, setting="data.folder"),
+    Parameter(
+        "partition",
+        str,
+        "random-classes, fixed-pairs, dirichlet, column or episodes.",
+        _D,
+        setting="data.partition",
+    ),
+    Parameter("nodes", int, "Devices, sources and targets together.", _D, setting="data.nodes"),
+    Parameter("classes_per_node", int, "Classes of a device.", _D, setting="data.classes_per_node"),
+    Parameter("label", str, "Label column of your own data.", _D, setting="data.label"),
+    Parameter("node", str, "Column that says whose sample it is.", _D, setting="data.node"),
+    Parameter("task", str, "classification or regression.", _D, setting="data.task"),
+)
+
+_M = "Method"
+METHOD = (
+    Parameter(
+        "model", str, "auto, cnn, mlp, linear, or file.py:function.", _M, setting="model.name"
+    ),
+    Parameter(
+        "loss", str, "auto, cross-entropy, squared-error or file.py:function.", _M, setting="loss"
+    ),
+    Parameter(
+        "inner_step_size", float, "α: step size of the adaptation.", _M, setting="inner.step_size"
+    ),
+    Parameter("inner_steps", int, "Steps of the adaptation.", _M, setting="inner.steps"),
+    Parameter("rounds", int, "T: communication rounds.", _M, short="r", setting="training.rounds"),
+)
+
+ALGORITHM = (
+    Parameter(
+        "algorithm",
+        str,
+        "admm-fedmeta, fedavg, per-fedavg, fedmeta, reptile, local-only, centralised, or "
+        "file.py:Class.",
+        _M,
+        short="a",
+        setting="algorithm",
+    ),
+    Parameter(
+        "penalty",
+        float,
+        "ρ: larger is slower and safer.",
+        _M,
+        setting="algorithms.{algorithm}.penalty",
+    ),
+    Parameter(
+        "step_size",
+        float,
+        "Outer step size of algorithms without ρ.",
+        _M,
+        setting="algorithms.{algorithm}.step_size",
+    ),
+    Parameter(
+        "local_steps",
+        int,
+        "Steps a device takes per round.",
+        _M,
+        setting="algorithms.{algorithm}.local_steps",
+    ),
+    Parameter(
+        "curvature",
+        str,
+        "exact, finite-difference or none.",
+        _M,
+        setting="algorithms.{algorithm}.curvature",
+    ),
+    Parameter("prior", str, "Run or model file of an earlier task.", _M, setting="prior.model"),
+    Parameter(
+        "prior_strength", float, "λ: how strongly it holds on.", _M, setting="prior.strength"
+    ),
+)
+
+_X = "Machine"
+MACHINE = (
+    Parameter("device", str, "cpu or cuda.", _X, setting="execution.device"),
+    Parameter("dtype", str, "float32 or float64.", _X, setting="execution.dtype"),
+    Parameter("path", str, "auto, batched, loop or measure.", _X, setting="execution.path"),
+    Parameter("memory", float, "Memory budget in GiB.", _X, setting="execution.memory"),
+    Parameter("threads", int, "CPU threads.", _X, setting="execution.threads"),
+)
+
+SEED = Parameter("seed", int, "Fixes everything that is drawn.", short="s", setting="training.seed")
+SEEDS = Parameter("seeds", int, "How many repeats, each with its own nodes and weights.")
+OUT = Parameter("out", str, "Folder for the results.", short="o", metavar="FOLDER")
+
+PARTICIPATION = (
+    Parameter(
+        "fraction", float, "Share of devices asked per round.", _M, setting="participation.fraction"
+    ),
+    Parameter(
+        "lost", float, "Probability that an upload is lost.", _M, setting="participation.lost"
+    ),
+)
+
+
+def settings_table(parameters: tuple[Parameter, ...], values: Values) -> Table:
+    """The settings table that a command's flags, settings file and preset add up to."""
+    file = read_toml(Path(values["config"])) if values.get("config") else {}
+    algorithm = values.get("algorithm") or file.get("algorithm", "admm-fedmeta")
+    given: dict[str, Any] = {}
+    for parameter in parameters:
+        value = values.get(parameter.name)
+        if parameter.setting is not None and value is not None:
+            # Not str.format: an algorithm of one's own is named by a path, which has dots.
+            given[parameter.setting] = value
+    flags: Table = {}
+    for setting, value in given.items():
+        *parents, last = setting.split(".")
+        place = flags
+        for parent in parents:
+            place = place.setdefault(str(algorithm) if parent == "{algorithm}" else parent, {})
+        place[last] = value
+    extra = dict(parse_assignment(each) for each in values.get("set") or ())
+    return layered(file, merged([flags, nested(extra)]))
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """A dotted key and its value, written as in TOML; bare words are text.
+
+    Example:
+        >>> parse_assignment("data.samples=[10, 20]"), parse_assignment("data.name=digits")
+        (('data.samples', [10, 20]), ('data.name', 'digits'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingError(f"--set {text!r} is not an assignment", "write KEY=VALUE")
+    return key.strip(), parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML writes it; what TOML cannot read is text."""
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()

@@ -1,0 +1,109 @@
+"""`fedmeta train`: learn a meta-model on the source nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import percent, progress_bars, say, table
+from fedmeta.cli.reopening import stored_table
+from fedmeta.comparison import train_settings
+from fedmeta.data import load
+from fedmeta.errors import MissingExtraError, SettingError
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import build_settings
+from fedmeta.training import Run
+
+PARAMETERS = (
+    *options.CONFIG,
+    options.SEED,
+    options.OUT,
+    Parameter("resume", str, "Continue the run in this folder.", metavar="RUN"),
+    *options.DATA,
+    *options.METHOD,
+    *options.ALGORITHM,
+    *options.PARTICIPATION,
+    *options.MACHINE,
+)
+
+
+def run(values: Values) -> None:
+    """Train, or continue, and print what came of it."""
+    full = options.settings_table(PARAMETERS, values)
+    if values["resume"]:
+        if values["out"]:
+            raise SettingError(
+                "--out and --resume are both given", "a resumed run stays where it is"
+            )
+        full = stored_table(RunFolder.open(Path(values["resume"])), full)
+    settings = build_settings(full)
+    federation = load(settings.data, settings.training.seed)
+    name = f"{settings.algorithm.name}-{Path(settings.data.name).stem}"
+    given = values["resume"] or values["out"]
+    folder = Path(given) if given else free_folder(Path("runs"), name)
+    say(
+        f"{federation.name}: {len(federation.sources)} source and {len(federation.targets)} target "
+        f"nodes; {settings.algorithm.name}, {settings.training.rounds} rounds, seed "
+        f"{settings.training.seed}"
+    )
+    for note in federation.notes:
+        say(f"  {note}")
+    with progress_bars() as bar:
+        result = train_settings(
+            settings,
+            federation,
+            folder=folder,
+            resume=bool(values["resume"]),
+            callbacks=[bar(settings.algorithm.name)],
+            origin={"table": full},
+        )
+    print_result(result)
+    print_report(folder)
+
+
+def print_result(result: Run) -> None:
+    """Metric of the targets by number of adaptation steps."""
+    summary = result.summary
+    metric = summary["metric"]
+    rows = [
+        [steps, *(percent(metric, row[key]) for key in ("mean", "median", "worst_decile"))]
+        for steps, row in summary["target_metric"].items()
+    ]
+    if rows:
+        title = f"{metric} of {len(summary['targets'])} target nodes by adaptation steps"
+        table(title, ["steps", "mean", "median", "worst decile"], rows)
+    say(f"{summary['status']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s")
+
+
+def print_report(folder: Path) -> None:
+    """Write the report and say where it is, or which extra is missing."""
+    from fedmeta.report import write_report
+
+    say(f"run      {folder}")
+    try:
+        say(f"report   {write_report(folder)}")
+    except MissingExtraError as error:
+        say(f"report   not written: {error}")
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """A folder name that is not taken yet: name, name-2, name-3, …"""
+    number, path = 2, parent / name
+    while path.exists():
+        path, number = parent / f"{name}-{number}", number + 1
+    return path
+
+
+COMMAND = Command(
+    "train",
+    "Train a meta-model on the source nodes and evaluate it on the targets.",
+    PARAMETERS,
+    run,
+    example="fedmeta train --data digits --penalty 0.1 --rounds 100",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

@@ -1,0 +1,125 @@
+"""`fedmeta tune`: hyper-parameters, judged on held-out source nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import plus_minus, progress_bars, say, table
+from fedmeta.errors import SettingError, require
+from fedmeta.storage import write_json, writing
+from fedmeta.tuning import Range, grid, random_points, tune
+
+PARAMETERS = (
+    *options.CONFIG,
+    Parameter(
+        "grid",
+        str,
+        "Values to try for a setting of the algorithm, e.g. --grid penalty=0.1,0.3,1 (as often as "
+        "needed).",
+        many=True,
+        metavar="KEY=A,B,…",
+    ),
+    Parameter(
+        "range",
+        str,
+        "Range to draw from on a log scale, e.g. --range penalty=0.01..10 (needs --trials).",
+        many=True,
+        metavar="KEY=LOW..HIGH",
+    ),
+    Parameter("trials", int, "Random draws instead of the whole grid."),
+    options.SEEDS,
+    options.OUT,
+    *options.DATA,
+    *options.METHOD,
+    *options.ALGORITHM,
+    *options.PARTICIPATION,
+    *options.MACHINE,
+)
+
+
+def run(values: Values) -> None:
+    """Try all points and print them, the best one marked."""
+    full = options.settings_table(PARAMETERS, values)
+    count = values["seeds"] if values["seeds"] is not None else 3
+    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    choices: dict[str, list[Any] | Range] = {}
+    for text in values["grid"] or ():
+        key, value = _assignment("--grid", text)
+        choices[key] = [options.parse_value(each) for each in value.split(",")]
+    for text in values["range"] or ():
+        key, value = _assignment("--range", text)
+        choices[key] = _range(key, value)
+    if values["trials"] is None:
+        if ranges := [key for key, each in choices.items() if isinstance(each, Range)]:
+            raise SettingError(f"{ranges[0]} is a range", "give the number of draws with --trials")
+        points = grid({key: each for key, each in choices.items() if isinstance(each, list)})
+    else:
+        points = random_points(choices, values["trials"], seed=0)
+    folder = Path(values["out"]) if values["out"] else None
+    if folder is not None and (folder / "tuning.json").exists():
+        raise SettingError(f"{folder} holds a search already", "choose another --out")
+    with progress_bars() as bar:
+        result = tune(
+            full,
+            points if choices else [],
+            range(count),
+            lambda label, seed: [bar(f"{label} seed {seed}")],
+            folder,
+        )
+    rows = []
+    for trial in result["trials"]:
+        mean = trial["mean"]
+        rows.append(
+            [
+                ("→ " if trial is result["best"] else "  ")
+                + ", ".join(f"{key}={value}" for key, value in trial["settings"].items()),
+                "diverged" if mean is None else plus_minus(trial["metric"], mean, trial["ci95"]),
+            ]
+        )
+    table(f"{result['algorithm']}: judged on {result['judged_on']}", ["settings", "held out"], rows)
+    best = " ".join(
+        f"--set algorithms.{result['algorithm']}.{key}={value}"
+        for key, value in result["best"]["settings"].items()
+    )
+    say(f"best: {best}")
+    if folder is not None:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "tuning.json", result)
+        say(f"kept in {folder}")
+
+
+def _assignment(flag: str, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key or not value:
+        raise SettingError(f"{flag} {text!r} is not an assignment", "write KEY=VALUES")
+    return key.strip(), value
+
+
+def _range(key: str, text: str) -> Range:
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            raise ValueError
+        return Range(float(low), float(high))
+    except ValueError as error:
+        raise SettingError(
+            f"--range {key} is {text!r}", "write LOW..HIGH, e.g. 0.01..10"
+        ) from error
+
+
+COMMAND = Command(
+    "tune",
+    "Search hyper-parameters on a held-out fifth of the source nodes, never on targets.",
+    PARAMETERS,
+    run,
+    example="fedmeta tune --data digits --algorithm fedavg --grid step_size=0.01,0.1,1",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

@@ -1,0 +1,95 @@
+"""The pleasant shell: typer and rich, the extra `cli`."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Optional
+
+import click
+import typer
+
+from fedmeta.cli.command import ABOUT, Command, Parameter
+from fedmeta.errors import SettingError
+from fedmeta.run_folder import versions_line
+
+
+def run_typer(commands: Sequence[Command], arguments: Sequence[str]) -> None:
+    """Parse the arguments and run the command they name."""
+    app = typer.Typer(
+        help=ABOUT,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for command in commands:
+        epilog = f"[dim]Example:[/dim]  {command.example}"
+        app.command(command.name, help=command.help, epilog=epilog)(_function(command))
+    try:
+        app(list(arguments), standalone_mode=False, prog_name="fedmeta")
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+    except click.exceptions.Abort as error:
+        raise KeyboardInterrupt from error
+    except click.exceptions.ClickException as error:
+        raise SettingError(error.format_message().rstrip("."), "see --help") from error
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(versions_line())
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print versions."),
+    ] = False,
+) -> None:
+    """Federated meta-learning for fleets of small edge devices."""
+
+
+def _function(command: Command) -> Callable[..., None]:
+    """A function with the signature that typer reads a command from."""
+
+    def annotated(each: Parameter) -> Any:
+        if each.argument:
+            kind: Any = list[each.kind] if each.many else each.kind  # type: ignore[name-defined]
+            if not each.required:
+                kind = Optional[kind]  # noqa: UP045 - built at run time
+            return Annotated[kind, typer.Argument(help=each.help, show_default=False)]
+        info = typer.Option(
+            *each.flags,
+            help=each.help,
+            rich_help_panel=each.panel,
+            show_default=False,
+            metavar=each.metavar,
+        )
+        if each.kind is bool:
+            return Annotated[bool, info]
+        kind = list[each.kind] if each.many else each.kind  # type: ignore[name-defined]
+        return Annotated[Optional[kind], info]  # noqa: UP045 - built at run time
+
+    def function(**values: Any) -> None:
+        command.run({name: _given(value) for name, value in values.items()})
+
+    parameters = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty
+            if each.argument and each.required
+            else (False if each.kind is bool else None),
+            annotation=annotated(each),
+        )
+        for each in command.parameters
+    ]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    function.__doc__ = command.help
+    return function
+
+
+def _given(value: Any) -> Any:
+    return value or None if isinstance(value, list) else value

@@ -1,0 +1,32 @@
+"""Data: reading them, dealing them out to nodes, and handing nodes to PyTorch as tensors."""
+
+from fedmeta.data.description import describe
+from fedmeta.data.federation import Federation, Node, Task
+from fedmeta.data.loading import deal_out, federate, load, read
+from fedmeta.data.packing import NodeData, Samples, longest_sets, pack, unpacked
+from fedmeta.data.pool import Pool
+from fedmeta.data.scaling import Scaling, Sums, fit_scaling, sums_of
+from fedmeta.data.settings import BUILT_IN, DataSettings
+
+__all__ = [
+    "BUILT_IN",
+    "DataSettings",
+    "Federation",
+    "Node",
+    "NodeData",
+    "Pool",
+    "Samples",
+    "Scaling",
+    "Sums",
+    "Task",
+    "deal_out",
+    "describe",
+    "federate",
+    "fit_scaling",
+    "load",
+    "longest_sets",
+    "pack",
+    "read",
+    "sums_of",
+    "unpacked",
+]

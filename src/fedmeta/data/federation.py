@@ -1,0 +1,185 @@
+"""A federation: one pool of samples and, for every node, which of them are its own.
+
+Nodes hold positions into the pool, not copies, so a hundred thousand nodes stay cheap and
+"no sample belongs to two nodes" is a statement about integers that can be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fedmeta.errors import DataError
+
+Role = Literal["source", "target"]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the labels mean.
+
+    Args:
+        kind: "classification" (labels are class numbers) or "regression" (labels are values).
+        outputs: how many numbers a model returns per sample (C classes, or label columns).
+        class_names: names of the classes, in the order of their numbers; empty for regression.
+    """
+
+    kind: Literal["classification", "regression"]
+    outputs: int
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One device: its name, its role, and where its support and query samples lie in the pool."""
+
+    name: str
+    role: Role
+    support: Positions
+    query: Positions
+
+    @property
+    def size(self) -> int:
+        """D_i = |support| + |query|, in samples."""
+        return len(self.support) + len(self.query)
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Nodes over one pool of samples.
+
+    Args:
+        inputs: (N, *shape) array, uint8 images (channels first) or floats.
+        labels: (N,) int64 class numbers, or (N, outputs) floats for regression.
+        task: what the labels mean.
+        nodes: the devices; sources train, targets only ever adapt.
+        name: where the data came from, for people.
+        notes: what the reader should know of how it was drawn (redraws, dropped nodes, …).
+
+    Raises:
+        DataError: on an empty support or query set, a sample in two places, non-finite features.
+
+    Example:
+        >>> pool = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+        >>> nodes = [Node("a", "source", np.array([0, 1]), np.array([2, 3]))]
+        >>> Federation(*pool, Task("classification", 2, ("no", "yes")), nodes).sources[0].size
+        4
+    """
+
+    inputs: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+    task: Task
+    nodes: Sequence[Node]
+    name: str = "own data"
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        _check(self)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The nodes that train."""
+        return tuple(node for node in self.nodes if node.role == "source")
+
+    @property
+    def targets(self) -> tuple[Node, ...]:
+        """The nodes that arrive later and only adapt."""
+        return tuple(node for node in self.nodes if node.role == "target")
+
+    def node(self, name: str) -> Node:
+        """The node of that name."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        names = ", ".join(node.name for node in self.nodes[:20])
+        raise DataError(f"there is no node {name!r} in {self.name}", f"use one of: {names}")
+
+    def with_nodes(self, nodes: Iterable[Node]) -> Federation:
+        """The same pool with other nodes."""
+        return replace(self, nodes=tuple(nodes))
+
+    def hold_out(self, share: float, seed: int) -> Federation:
+        """Only the sources, a seeded `share` of which plays target: what tuning may look at.
+
+        The real targets are gone from the result, so nothing judged on it has seen them.
+        """
+        sources = self.sources
+        count = max(1, round(share * len(sources)))
+        if count >= len(sources):
+            raise DataError(
+                f"holding out {share:.0%} of {len(sources)} source nodes leaves none to train",
+                "use more source nodes or a smaller share",
+            )
+        held = set(np.random.default_rng([seed, 0x7E1D]).permutation(len(sources))[:count].tolist())
+        return self.with_nodes(
+            replace(node, role="target" if i in held else "source")
+            for i, node in enumerate(sources)
+        )
+
+
+def _check(federation: Federation) -> None:
+    """Refuse what would only fail later, or silently: see `Federation`."""
+    total = len(federation.inputs)
+    if len(federation.labels) != total:
+        raise DataError(
+            f"{federation.name} has {total} inputs but {len(federation.labels)} labels",
+            "give one label per sample",
+        )
+    if not federation.nodes:
+        raise DataError(f"{federation.name} has no nodes", "ask for at least one")
+    names = [node.name for node in federation.nodes]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"two nodes are called {twice!r}", "give every node its own name")
+    for node in federation.nodes:
+        for part in ("support", "query"):
+            if len(getattr(node, part)) == 0:
+                raise DataError(
+                    f"node {node.name!r} has an empty {part} set",
+                    "every node needs at least one support and one query sample; "
+                    "raise min_samples to drop such nodes",
+                )
+    positions = np.concatenate([p for node in federation.nodes for p in (node.support, node.query)])
+    if positions.min() < 0 or positions.max() >= total:
+        raise DataError(
+            f"a node of {federation.name} points outside its {total} samples",
+            "use positions from 0 to N-1",
+        )
+    used, counts = np.unique(positions, return_counts=True)
+    if counts.max() > 1:
+        raise DataError(
+            f"sample {used[counts.argmax()]} of {federation.name} is in more than one set",
+            "support and query sets of all nodes must be disjoint",
+        )
+    if np.issubdtype(federation.inputs.dtype, np.floating):
+        _check_finite(federation, federation.inputs, "features", used)
+    if np.issubdtype(federation.labels.dtype, np.floating):
+        _check_finite(federation, federation.labels, "labels", used)
+    elif len(used) and federation.task.kind == "classification":
+        seen = federation.labels[used]
+        if seen.min() < 0 or seen.max() >= federation.task.outputs:
+            raise DataError(
+                f"labels of {federation.name} run from {seen.min()} to {seen.max()} "
+                f"but the task has {federation.task.outputs} classes",
+                "number the classes from 0",
+            )
+
+
+def _check_finite(
+    federation: Federation, values: npt.NDArray[Any], what: str, used: Positions
+) -> None:
+    flat = values.reshape(len(values), -1)
+    for start in range(0, len(used), 65536):  # in blocks: the pool may be larger than memory
+        rows = used[start : start + 65536]
+        bad = ~np.isfinite(flat[rows]).all(axis=1)
+        if bad.any():
+            raise DataError(
+                f"sample {rows[bad.argmax()]} of {federation.name} has NaN or infinite {what}",
+                "clean or drop such samples first",
+            )

@@ -1,0 +1,164 @@
+"""From settings, or from arrays in memory, to a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmeta.data.cifar import read_cifar
+from fedmeta.data.digits import read_digits
+from fedmeta.data.episodes import draw_episodes
+from fedmeta.data.fashion_mnist import read_fashion_mnist
+from fedmeta.data.federation import Federation, Node
+from fedmeta.data.image_folder import read_image_folder
+from fedmeta.data.npz import read_npz
+from fedmeta.data.partition import Parts, partition
+from fedmeta.data.pool import Array, Pool, pool_from
+from fedmeta.data.roles import choose_targets
+from fedmeta.data.seeding import stream
+from fedmeta.data.settings import BUILT_IN, DataSettings
+from fedmeta.data.sinusoid import draw_sinusoids
+from fedmeta.data.splitting import split
+from fedmeta.data.table import read_table
+from fedmeta.errors import DataError, SettingError, nearest
+
+
+def load(settings: DataSettings, seed: int) -> Federation:
+    """Read the data the settings name and deal them out to nodes.
+
+    Same files, settings and seed give the same federation (numpy may change its streams between
+    versions, so record that too). Which samples a
+    node holds, which nodes are targets and how a node splits its samples are drawn from three
+    independent streams of the seed (see `fedmeta.data.seeding`).
+
+    Args:
+        settings: which data, and how.
+        seed: a whole number of at least 0.
+
+    Raises:
+        DataError: for data that are missing, damaged, or too few for what is asked.
+
+    Example:
+        >>> federation = load(DataSettings("sinusoid", nodes=10, samples=(10, 10)), seed=0)
+        >>> len(federation.sources), len(federation.targets), federation.sources[0].size
+        (8, 2, 10)
+    """
+    return deal_out(read(settings, seed), settings, seed)
+
+
+def federate(
+    x: Array | torch.Tensor,
+    y: Array | torch.Tensor,
+    node: Array | torch.Tensor | None = None,
+    *,
+    seed: int = 0,
+    name: str = "own data",
+    **fields: Any,
+) -> Federation:
+    """A federation from arrays in memory.
+
+    Args:
+        x: (N, *shape) inputs; see `pool_from` for shapes and types.
+        y: (N,) class numbers or names; for task="regression" (N,) or (N, outputs) values.
+        node: (N,) whose sample each one is; None: nodes are drawn.
+        seed: same arrays, fields and seed: same federation.
+        name: what to call the data.
+        fields: any other field of `DataSettings`.
+
+    Example:
+        >>> x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+        >>> federate(x, y, node=np.arange(40) // 10, target_share=0.25).targets[0].size
+        10
+    """
+    if "label" in fields or "folder" in fields:
+        raise SettingError("federate takes no 'label' or 'folder'", "give the labels as y")
+    if node is not None:
+        fields["node"] = "node"
+    settings = DataSettings(name=name, **fields).resolved()
+    assert settings.task is not None  # resolved
+    owners = None if node is None else _numpy(node)
+    pool = pool_from(_numpy(x), _numpy(y), task=settings.task, name=name, owners=owners)
+    return deal_out(pool, settings, seed)
+
+
+def read(settings: DataSettings, seed: int) -> Pool:
+    """The samples the settings name, not yet dealt out (the seed is for data that are drawn)."""
+    settings = settings.resolved()
+    name, path = settings.name, Path(settings.name).expanduser()
+    assert settings.task is not None  # resolved
+    if name == "digits":
+        return read_digits()
+    if name == "fashion-mnist":
+        return read_fashion_mnist(settings.folder)
+    if name == "cifar10" or name == "cifar100":
+        return read_cifar(name, settings.folder)
+    if name == "sinusoid":
+        return draw_sinusoids(settings.nodes, settings.samples, seed)
+    if path.is_dir():
+        if settings.node or settings.label or settings.task == "regression":
+            raise SettingError(
+                f"label, node or task 'regression' is set but {path} is a folder of images",
+                "its folders are the labels: leave these settings out",
+            )
+        return read_image_folder(path)
+    if not path.is_file():
+        if path.suffix or path.name != name:
+            raise DataError(f"there is no file or folder {path}", "check the path")
+        raise DataError(
+            f"there is no data set {name!r}",
+            f"{nearest(name, BUILT_IN)}; or give the path of a file or folder",
+        )
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        return read_npz(path, task=settings.task, label=settings.label, node=settings.node)
+    if kind in (".csv", ".parquet"):
+        return read_table(path, task=settings.task, label=settings.label, node=settings.node)
+    raise DataError(f"{path} is of a kind that is not read", "give .npz, .csv or .parquet")
+
+
+def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
+    """A federation from a pool: who holds what, who is a target, what is support."""
+    settings = settings.resolved()
+    if settings.partition == "episodes":
+        return draw_episodes(pool, settings, seed)
+    parts = _drop_small(partition(pool, settings, seed), settings.min_samples, pool.name)
+    targets = choose_targets(parts.names, settings, stream(seed, "roles"))
+    strata = pool.labels if pool.class_names else np.zeros(len(pool.labels), np.int64)
+    sets = split(parts.positions, strata, settings.support_share, stream(seed, "split"))
+    nodes = [
+        Node(name, "target" if target else "source", *sets_of_node)
+        for name, target, sets_of_node in zip(parts.names, targets, sets, strict=True)
+    ]
+    notes = pool.notes + parts.notes
+    return Federation(pool.inputs, pool.labels, pool.task, nodes, pool.name, notes)
+
+
+def _drop_small(parts: Parts, least: int, name: str) -> Parts:
+    kept = [number for number, each in enumerate(parts.positions) if len(each) >= least]
+    if len(kept) == len(parts.names):
+        return parts
+    if not kept:
+        largest = max(len(each) for each in parts.positions)
+        raise DataError(
+            f"none of the {len(parts.names)} nodes of {name} has {least} samples; the largest "
+            f"has {largest}",
+            "lower min_samples or give more data",
+        )
+    dropped = [parts.names[n] for n in sorted(set(range(len(parts.names))) - set(kept))]
+    shown = ", ".join(dropped[:5]) + (", …" if len(dropped) > 5 else "")
+    note = (
+        f"{len(dropped)} of {len(parts.names)} nodes were dropped because they have fewer than "
+        f"{least} samples: {shown}"
+    )
+    return Parts(
+        [parts.names[n] for n in kept], [parts.positions[n] for n in kept], (*parts.notes, note)
+    )
+
+
+def _numpy(values: Array | torch.Tensor) -> Array:
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu().numpy()
+    return np.asarray(values)

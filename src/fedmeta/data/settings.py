@@ -1,0 +1,217 @@
+"""Which data, and how it is dealt out to nodes: every choice, checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from fedmeta.errors import SettingError, nearest
+
+Partition = Literal["random-classes", "fixed-pairs", "dirichlet", "column", "episodes"]
+TaskKind = Literal["classification", "regression"]
+ScalingKind = Literal["per-feature", "per-channel", "none"]
+ScalingBasis = Literal["sources", "pool"]
+
+BUILT_IN = ("digits", "fashion-mnist", "cifar10", "cifar100", "sinusoid")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """A data set and its partition into nodes.
+
+    Args:
+        name: a built-in name ("digits", "fashion-mnist", "cifar10", "cifar100", "sinusoid"), or
+            the path of an .npz, .csv or .parquet file, or of a folder with a folder per class.
+        folder: where to look first for the files of a built-in data set; None: $FEDMETA_DATA.
+        partition: "random-classes" (classes_per_node random classes each), "fixed-pairs" (node u
+            gets classes 2u and 2u+1 modulo their number), "dirichlet", "column" (a node per value
+            of `node`) or "episodes" (N-way K-shot). None: "column" if `node` is given or the data
+            come with nodes, else "random-classes".
+        nodes: how many nodes to draw, sources and targets together.
+        classes_per_node: classes of a node ("random-classes"); N of N-way ("episodes").
+        samples: smallest and largest D_i, support and query together, in samples; D_i is uniform
+            between them, both included.
+        samples_per_class: instead of `samples`: one uniform draw per node between these two, both
+            included, is the number of samples of each of its classes (the authors' code).
+        concentration: of the Dirichlet distribution of a node's class shares; small: few classes.
+        shots: support samples per class of an episode.
+        queries: query samples per class of an episode.
+        support_share: share of a node's samples in its support set, between 0 and 1.
+        target_share: share of the nodes that are targets, from 0 (none) to below 1.
+        targets: names of the target nodes, instead of `target_share`.
+        min_samples: nodes with fewer samples are dropped.
+        task: what labels mean. None: "regression" for sinusoid, else "classification".
+        label: name of the label column or array. None: "label" in tables, "y" in .npz files.
+        node: name of the column or array that says whose sample it is.
+        scaling: what inputs are centred and divided by: mean and deviation "per-feature" or
+            "per-channel" (the first axis of a sample), or "none" (bytes are divided by 255).
+        scaling_from: the samples that mean and deviation come from: those of the "sources", or
+            the whole "pool" as in the authors' code, which looks at target and unused samples too.
+
+    Raises:
+        SettingError: names the field, its value and the values it may have.
+
+    Example:
+        >>> DataSettings(nodes=20, samples=[10, 16]).resolved().partition
+        'random-classes'
+    """
+
+    name: str = "digits"
+    folder: str | None = None
+    partition: Partition | None = None
+    nodes: int = 50
+    classes_per_node: int = 2
+    samples: tuple[int, int] = (20, 40)
+    samples_per_class: tuple[int, int] | None = None
+    concentration: float = 0.5
+    shots: int = 5
+    queries: int = 5
+    support_share: float = 0.5
+    target_share: float = 0.2
+    targets: tuple[str, ...] = ()
+    min_samples: int = 2
+    task: TaskKind | None = None
+    label: str | None = None
+    node: str | None = None
+    scaling: ScalingKind = "per-feature"
+    scaling_from: ScalingBasis = "sources"
+
+    def __post_init__(self) -> None:
+        for field in ("name", "folder", "label", "node"):
+            _text(field, getattr(self, field), optional=field != "name")
+        for field in ("partition", "task"):
+            if getattr(self, field) is not None:
+                _one_of(field, getattr(self, field), get_args(_CHOICES[field]))
+        for field in ("scaling", "scaling_from"):
+            _one_of(field, getattr(self, field), get_args(_CHOICES[field]))
+        for field in ("nodes", "classes_per_node", "shots", "queries"):
+            _whole(field, getattr(self, field), least=1)
+        _whole("min_samples", self.min_samples, least=2)
+        object.__setattr__(self, "samples", _pair("samples", self.samples, least=2))
+        if self.samples_per_class is not None:
+            pair = _pair("samples_per_class", self.samples_per_class, least=1)
+            object.__setattr__(self, "samples_per_class", pair)
+        _number("concentration", self.concentration, "greater than 0", lambda v: v > 0)
+        _number("support_share", self.support_share, "between 0 and 1", lambda v: 0 < v < 1)
+        _number("target_share", self.target_share, "from 0 to below 1", lambda v: 0 <= v < 1)
+        object.__setattr__(self, "targets", _names("targets", self.targets))
+        _check_together(self.resolved())
+
+    def resolved(self) -> DataSettings:
+        """The same settings with `partition` and `task` filled in where they were left open."""
+        partition, task = self.partition, self.task
+        if partition is None:
+            own_nodes = self.node is not None or self.name == "sinusoid"
+            partition = "column" if own_nodes else "random-classes"
+        if task is None:
+            task = "regression" if self.name == "sinusoid" else "classification"
+        if (partition, task) == (self.partition, self.task):
+            return self  # replace() would check, and so resolve, again without end
+        return replace(self, partition=partition, task=task)
+
+
+_CHOICES: dict[str, Any] = {
+    "partition": Partition,
+    "task": TaskKind,
+    "scaling": ScalingKind,
+    "scaling_from": ScalingBasis,
+}
+
+
+def _check_together(settings: DataSettings) -> None:
+    """Refuse settings that are fine alone but make no sense together."""
+    partition, name = settings.partition, settings.name
+    if name in BUILT_IN:
+        for field in ("label", "node"):
+            if getattr(settings, field) is not None:
+                raise SettingError(
+                    f"{field} is {getattr(settings, field)!r} but the built-in {name!r} has no "
+                    "columns to choose from",
+                    f"leave {field} out, or give the path of a file as name",
+                )
+        task = "regression" if name == "sinusoid" else "classification"
+        if settings.task != task:
+            raise SettingError(f"task is {settings.task!r}", f"{name!r} is a {task} task")
+        if name == "sinusoid" and partition != "column":
+            raise SettingError(
+                f"partition is {partition!r}", "'sinusoid' comes with its nodes: leave it out"
+            )
+    elif partition == "column" and settings.node is None:
+        raise SettingError(
+            "partition is 'column' but node is not given",
+            "set node to the name of the column that says whose sample it is",
+        )
+    if settings.node is not None and partition != "column":
+        raise SettingError(
+            f"node is {settings.node!r} but partition is {partition!r}, which draws its own nodes",
+            "leave one of the two out",
+        )
+    if settings.task == "regression" and partition != "column":
+        raise SettingError(
+            f"partition is {partition!r}, which needs classes, but task is 'regression'",
+            "set node to the name of the column that says whose sample it is",
+        )
+    by_class = partition in ("random-classes", "fixed-pairs")
+    if settings.samples_per_class is not None and not by_class:
+        raise SettingError(
+            f"samples_per_class is {settings.samples_per_class} but partition is {partition!r}",
+            "it goes with 'random-classes' and 'fixed-pairs': leave it out",
+        )
+    if partition == "fixed-pairs" and settings.classes_per_node != 2:
+        raise SettingError(
+            f"classes_per_node is {settings.classes_per_node}", "'fixed-pairs' needs 2"
+        )
+    if by_class:
+        per_class, classes = settings.samples_per_class, settings.classes_per_node
+        least = settings.samples[0] if per_class is None else per_class[0] * classes
+        if least < max(2, classes):
+            raise SettingError(
+                f"{'samples' if per_class is None else 'samples_per_class'} may give a node of "
+                f"{classes} classes only {least} samples",
+                "raise its smallest number: a node needs one of each class, and 2 in all",
+            )
+
+
+def _text(field: str, value: object, *, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if not isinstance(value, str) or not value:
+        raise SettingError(f"{field} is {value!r}", "give a text that is not empty")
+
+
+def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SettingError(f"{field} is {value!r}", nearest(str(value), known))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole(field: str, value: Any, *, least: int) -> None:
+    if not _is_whole(value) or value < least:
+        raise SettingError(f"{field} is {value!r}", f"give a whole number of at least {least}")
+
+
+def _number(field: str, value: Any, valid: str, holds: Callable[[float], bool]) -> None:
+    is_number = _is_whole(value) or isinstance(value, float)
+    if not is_number or not math.isfinite(value) or not holds(value):
+        raise SettingError(f"{field} is {value!r}", f"give a number {valid}")
+
+
+def _pair(field: str, value: Any, *, least: int) -> tuple[int, int]:
+    valid = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_whole, value))
+    if not valid or not least <= value[0] <= value[1]:
+        raise SettingError(
+            f"{field} is {value!r}",
+            f"give two whole numbers, smallest and largest, the smallest at least {least}",
+        )
+    return value[0], value[1]
+
+
+def _names(field: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise SettingError(f"{field} is {value!r}", 'give a list of node names such as ["node-7"]')
+    return tuple(value)

@@ -1,0 +1,140 @@
+"""Your own table in a .csv or .parquet file: a label column, features, and if you like nodes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmeta.data.pool import Array, Pool, pool_from
+from fedmeta.data.settings import TaskKind
+from fedmeta.errors import DataError, MissingExtraError, nearest
+
+Columns = dict[str, list[Any]]
+
+
+def read_table(
+    path: Path,
+    *,
+    task: TaskKind = "classification",
+    label: str | None = None,
+    node: str | None = None,
+) -> Pool:
+    """The pool in a .csv (comma-separated, UTF-8, with a header) or .parquet file.
+
+    Rows in error messages are counted from 1, without the header.
+
+    Args:
+        path: the file.
+        task: "classification" or "regression".
+        label: name of the label column; None: "label".
+        node: name of the column that says whose sample it is, if any.
+
+    All other columns are features and must be numbers, in the order of the file.
+    """
+    columns = _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
+    label = label or "label"
+    for name in (label, node):
+        if name is not None and name not in columns:
+            raise DataError(f"{path} has no column {name!r}", nearest(name, columns))
+    features = [name for name in columns if name not in (label, node)]
+    if not features:
+        raise DataError(f"{path} has no column besides {label!r}", "add feature columns")
+    inputs = np.stack([_numbers(path, name, columns[name]) for name in features], axis=1)
+    if task == "regression":
+        labels = _numbers(path, label, columns[label])
+    else:
+        labels = _labels(path, label, columns[label])
+    owners = None if node is None else _texts(path, node, columns[node])
+    return pool_from(inputs, labels, task=task, name=path.stem, owners=owners, origin=path.name)
+
+
+def _csv_columns(path: Path) -> Columns:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV text in UTF-8 ({error})", "save it as such") from None
+    header = [name.strip() for name in header]
+    if not header:
+        raise DataError(f"{path} is empty", "give a header and rows of samples")
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{path} has two columns {twice!r}", "give every column its own name")
+    if not rows:
+        raise DataError(f"{path} has a header but no rows", "add rows of samples")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise DataError(
+                f"{path} row {number} has {len(row)} values for {len(header)} columns",
+                "give one value per column, separated by commas",
+            )
+    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def _parquet_columns(path: Path) -> Columns:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow, which reads .parquet files,", "parquet") from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a parquet file ({error})", "save it again") from None
+    if not table.num_rows:
+        raise DataError(f"{path} has no rows", "add rows of samples")
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+def _check_present(path: Path, name: str, values: list[Any]) -> None:
+    for row, value in enumerate(values, start=1):
+        if value is None or value == "" or value != value:  # only NaN differs from itself
+            raise DataError(
+                f"{path} has no value in column {name!r}, row {row}", "fill it or drop the row"
+            )
+
+
+def _numbers(path: Path, name: str, values: list[Any]) -> Array:
+    _check_present(path, name, values)
+    try:
+        numbers = np.array(values, dtype=np.float64)
+    except (ValueError, TypeError):
+        numbers = np.empty(0)
+    if numbers.shape != (len(values),):
+        row, value = next((r, v) for r, v in enumerate(values, start=1) if not _is_number(v))
+        raise DataError(
+            f"{path} column {name!r}, row {row} is {value!r}, not a number",
+            "give numbers, or drop the column",
+        )
+    if not np.isfinite(numbers).all():
+        row = int((~np.isfinite(numbers)).argmax())
+        raise DataError(
+            f"{path} column {name!r}, row {row + 1} is {values[row]!r}, not a finite number",
+            "fill it or drop the row",
+        )
+    return numbers
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _texts(path: Path, name: str, values: list[Any]) -> Array:
+    _check_present(path, name, values)
+    return np.array([str(value) for value in values])
+
+
+def _labels(path: Path, name: str, values: list[Any]) -> Array:
+    """Numbers where all labels are such, so that class 10 comes after 9; texts otherwise."""
+    texts = _texts(path, name, values)
+    try:
+        return texts.astype(np.float64)
+    except ValueError:
+        return texts

@@ -1,0 +1,179 @@
+"""How well targets do after adapting: metric by number of steps, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmeta.data.federation import Federation, Node, Task
+from fedmeta.data.packing import NodeData, Samples
+from fedmeta.data.scaling import Scaling
+from fedmeta.engines.local import Layout, NodeStore, node_keys
+from fedmeta.errors import DataError
+from fedmeta.objective import Adaptation, Objective, adapt
+from fedmeta.tree import Tree
+
+Values = dict[int, list[float]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What targets reach on their query sets after some numbers of adaptation steps.
+
+    Args:
+        metric: "accuracy" (argmax over all classes), or "mse" (lower is better).
+        nodes: names of the targets.
+        query_sizes: their query samples.
+        values: metric of every node, by number of steps.
+        seen_classes: the same with predictions restricted to the classes of the node's support set;
+            empty for regression.
+        losses: loss of every node, by number of steps.
+    """
+
+    metric: str
+    nodes: tuple[str, ...]
+    query_sizes: tuple[int, ...]
+    values: Values
+    seen_classes: Values
+    losses: Values
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Mean over nodes, mean over query samples, median and worst decile, by steps."""
+        table = {
+            str(s): statistics(v, self.query_sizes, self.metric) for s, v in self.values.items()
+        }
+        for steps, seen in self.seen_classes.items():
+            table[str(steps)]["mean_seen_classes"] = float(np.mean(seen))
+        for steps, losses in self.losses.items():
+            table[str(steps)]["mean_loss"] = float(np.mean(losses))
+        return table
+
+    def per_node(self) -> list[dict[str, Any]]:
+        """One row per target for reports: name, query size and metric by steps."""
+        return [
+            {
+                "name": name,
+                "query": size,
+                "metric": {str(steps): values[i] for steps, values in self.values.items()},
+            }
+            for i, (name, size) in enumerate(zip(self.nodes, self.query_sizes, strict=True))
+        ]
+
+
+def statistics(values: Sequence[float], sizes: Sequence[int], metric: str) -> dict[str, float]:
+    """Mean over nodes, mean over samples, median, and the mean of the worst tenth of the nodes.
+
+    Example:
+        >>> statistics([1.0, 0.5, 0.9], [10, 30, 10], "accuracy")["worst_decile"]
+        0.5
+    """
+    ordered = np.sort(values) if metric == "accuracy" else np.sort(values)[::-1]
+    worst = ordered[: max(1, int(np.ceil(len(ordered) / 10)))]
+    return {
+        "mean": float(np.mean(values)),
+        "weighted_mean": float(np.average(values, weights=sizes)),
+        "median": float(np.median(values)),
+        "worst_decile": float(np.mean(worst)),
+    }
+
+
+def evaluate(
+    layout: Layout,
+    theta: Tree,
+    adaptation: Adaptation,
+    steps: Sequence[int],
+    federation: Federation,
+    nodes: Sequence[Node],
+    scaling: Scaling,
+    seed: int,
+) -> Evaluation:
+    """Adapt θ on every node's support set and measure on its query set.
+
+    Args:
+        layout: how nodes are computed.
+        theta: the meta-model.
+        adaptation: how a node adapts; its number of steps is replaced by those of `steps`.
+        steps: numbers of steps to measure after, e.g. (0, 1, 5).
+        federation: has the samples.
+        nodes: which nodes, usually the targets.
+        scaling: of the inputs.
+        seed: of mini-batches, where the adaptation draws any.
+    """
+    if not nodes:
+        raise DataError(f"{federation.name} has no target nodes", "raise target_share")
+    execution, task = layout.execution, federation.task
+    quiet = replace(layout.objective, predict=_without_dropout(layout.objective))
+    ordered = sorted(set(steps))
+
+    def measure(data: NodeData, key: Tensor) -> list[dict[str, Tensor]]:
+        results, phi, done = [], theta, 0
+        for wanted in ordered:
+            stretch = replace(adaptation, steps=wanted - done)
+            phi = adapt(quiet, stretch, phi, data.support, key, first_step=done)
+            results.append(measures(quiet, task, phi, data))
+            done = wanted
+        return results
+
+    chunk = min(execution.chunk or 1, len(nodes))
+    store = NodeStore(federation, nodes, scaling, execution, resident=False)
+    small = replace(layout, execution=replace(execution, chunk=chunk))
+    keys = node_keys(nodes, seed).to(execution.torch_device)
+    with torch.no_grad():
+        results = small.map(measure, store, keys)
+
+    def by_steps(name: str) -> Values:
+        return {
+            count: result[name].tolist()
+            for count, result in zip(ordered, results, strict=True)
+            if name in result
+        }
+
+    return Evaluation(
+        metric=metric_name(task),
+        nodes=tuple(node.name for node in nodes),
+        query_sizes=tuple(len(node.query) for node in nodes),
+        values=by_steps("metric"),
+        seen_classes=by_steps("seen"),
+        losses=by_steps("loss"),
+    )
+
+
+def metric_name(task: Task) -> str:
+    """What is measured for a task."""
+    return "accuracy" if task.kind == "classification" else "mse"
+
+
+def measures(objective: Objective, task: Task, theta: Tree, data: NodeData) -> dict[str, Tensor]:
+    """Metric and loss of one node's model on its query set."""
+    inputs, labels, mask = data.query
+    outputs = objective.predict(theta, inputs, None)
+
+    def mean(per_sample: Tensor) -> Tensor:
+        return (per_sample * mask).sum() / mask.sum()
+
+    loss = mean(objective.loss(outputs, labels))
+    if task.kind == "regression":
+        return {"metric": mean((outputs - labels).square().mean(dim=-1)), "loss": loss}
+    seen = _classes(data.support, task.outputs)
+    restricted = torch.where(seen, outputs, -torch.inf)
+    return {
+        "metric": mean((outputs.argmax(dim=-1) == labels).to(mask.dtype)),
+        "seen": mean((restricted.argmax(dim=-1) == labels).to(mask.dtype)),
+        "loss": loss,
+    }
+
+
+def _classes(samples: Samples, count: int) -> Tensor:
+    """Which classes a sample set holds, (count,) of bool."""
+    classes = torch.arange(count, device=samples.labels.device)
+    present = (samples.labels.unsqueeze(-1) == classes) & (samples.mask > 0).unsqueeze(-1)
+    return present.any(dim=0)
+
+
+def _without_dropout(objective: Objective) -> Callable[[Tree, Tensor, Tensor | None], Tensor]:
+    return lambda theta, inputs, _key: objective.predict(theta, inputs, None)

@@ -1,0 +1,276 @@
+"""The meta-model as an artefact: parameters, scaling, classes and adaptation rule in one file.
+
+It is what training leaves and what a new device needs: `adapt` it to a dozen labelled samples and
+`predict`. The file is safetensors with JSON in its header.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from fedmeta import randomness
+from fedmeta.data.federation import Task
+from fedmeta.data.packing import Samples
+from fedmeta.data.scaling import Scaling
+from fedmeta.errors import DataError, FedmetaError, ModelError, RunFolderError
+from fedmeta.functional import FunctionalModel, functionalise
+from fedmeta.imports import names_code
+from fedmeta.losses import Loss, named_loss
+from fedmeta.models import ModelSettings, build
+from fedmeta.objective import Adaptation, Objective, adapt
+from fedmeta.storage import read_tensors, write_tensors
+from fedmeta.tree import Tree
+
+FORMAT = 1
+FILE = "model.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class MetaModel:
+    """A trained (or adapted) model with everything a device needs to use it.
+
+    Args:
+        network: the network as a function of its parameters.
+        theta: its parameters.
+        scaling: what raw inputs are centred and divided by.
+        task: what outputs mean.
+        loss: what adaptation descends.
+        adaptation: how it adapts.
+        input_shape: of one raw sample.
+        about: plain facts that travel with it (network settings, loss name, run id).
+    """
+
+    network: FunctionalModel
+    theta: Tree
+    scaling: Scaling
+    task: Task
+    loss: Loss
+    adaptation: Adaptation
+    input_shape: tuple[int, ...]
+    about: Mapping[str, Any]
+
+    def adapt(
+        self,
+        inputs: npt.ArrayLike | Tensor,
+        labels: npt.ArrayLike | Tensor | Sequence[str],
+        steps: int | None = None,
+        seed: int = 0,
+    ) -> MetaModel:
+        """The model after a few gradient steps on labelled samples of a device.
+
+        Args:
+            inputs: raw samples, (n, *input_shape).
+            labels: class numbers or names, or values for regression.
+            steps: how many steps; None takes the number it was trained for.
+            seed: of mini-batches, where the adaptation draws any.
+        """
+        rule = self.adaptation if steps is None else replace(self.adaptation, steps=steps)
+        scaled, targets = self._scaled(inputs), self._labels(labels)
+        if len(scaled) != len(targets) or len(scaled) == 0:
+            raise DataError(
+                f"there are {len(scaled)} samples and {len(targets)} labels to adapt to",
+                "give at least one sample, and one label for each",
+            )
+        samples = Samples(scaled, targets, torch.ones(len(scaled), dtype=scaled.dtype))
+        objective = Objective(lambda theta, x, _key: self.network(theta, x, None), self.loss)
+        theta = adapt(objective, rule, self.theta, samples, randomness.key(seed))
+        return replace(self, theta=theta)
+
+    def predict(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
+        """Outputs for raw samples: class probabilities, or values for regression."""
+        with torch.no_grad():
+            outputs = self.network(self.theta, self._scaled(inputs))
+        return outputs.softmax(dim=-1) if self.task.kind == "classification" else outputs
+
+    def classify(self, inputs: npt.ArrayLike | Tensor) -> list[str]:
+        """Names of the most probable classes."""
+        if self.task.kind != "classification":
+            raise ModelError("a regression model has no classes", "use predict")
+        return [self.task.class_names[i] for i in self.predict(inputs).argmax(dim=-1).tolist()]
+
+    def module(self) -> nn.Module:
+        """A plain `nn.Module` with these parameters (it takes scaled inputs)."""
+        return self.network.module(self.theta)
+
+    def save(self, path: Path) -> None:
+        """Write the model to a file."""
+        tensors = {
+            **{f"theta/{name}": leaf for name, leaf in self.theta.items()},
+            **{f"constants/{name}": leaf for name, leaf in self.network.constants.items()},
+            **{f"scaling/{name}": leaf for name, leaf in self.scaling.tensors().items()},
+        }
+        facts = {
+            "format": FORMAT,
+            "task": asdict(self.task),
+            "adaptation": asdict(self.adaptation),
+            "input_shape": self.input_shape,
+            **self.about,
+        }
+        write_tensors(path, tensors, {"fedmeta": json.dumps(facts)})
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        network: nn.Module | ModelSettings | None = None,
+        loss: Loss | None = None,
+    ) -> MetaModel:
+        """Read a model from its file or from a run folder.
+
+        Args:
+            path: a model file, or the folder of a finished run.
+            network: the module it was trained as, needed when that was not a built-in one: code
+                is never loaded because a file names it.
+            loss: likewise for a loss of your own.
+        """
+        path = Path(path)
+        file = path / FILE if path.is_dir() else path
+        tensors, metadata = read_tensors(file, "meta-model")
+        facts = _facts(file, metadata)
+        try:
+            task = Task(**{**facts["task"], "class_names": tuple(facts["task"]["class_names"])})
+            scope = facts["adaptation"]["scope"]
+            rule = Adaptation(
+                **{
+                    **facts["adaptation"],
+                    "scope": scope if isinstance(scope, str) else tuple(scope),
+                }
+            )
+            shape = tuple(facts["input_shape"])
+            model = _network(file, facts, network, shape, task)
+            chosen = loss if loss is not None else _loss(file, facts, task)
+            theta, constants, scaling = (
+                _part(tensors, prefix) for prefix in ("theta", "constants", "scaling")
+            )
+            check_same_tensors(model.theta, theta, str(file))
+            model = replace(model, constants=constants or model.constants)
+            about = {k: v for k, v in facts.items() if k not in _OWN_FACTS}
+            return cls(
+                model, theta, Scaling.from_tensors(scaling), task, chosen, rule, shape, about
+            )
+        except FedmetaError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"{file} is not a complete meta-model ({type(error).__name__}: {error})",
+                "use a model.safetensors that fedmeta wrote",
+            ) from error
+
+    def _scaled(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
+        raw = inputs.detach().cpu().numpy() if isinstance(inputs, Tensor) else np.asarray(inputs)
+        if raw.shape[1:] != self.input_shape:
+            raise DataError(
+                f"samples have shape {raw.shape[1:]}, the model takes {self.input_shape}",
+                "give (n, *shape) samples like those it was trained on",
+            )
+        if not np.isfinite(raw).all():
+            raise DataError("the samples have NaN or infinite features", "clean them first")
+        first = next(iter(self.theta.values()))
+        return self.scaling.apply(raw, first.dtype).to(first.device)
+
+    def _labels(self, labels: npt.ArrayLike | Tensor | Sequence[str]) -> Tensor:
+        raw = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        first = next(iter(self.theta.values()))
+        if self.task.kind == "regression":
+            return torch.tensor(raw.reshape(len(raw), -1), dtype=first.dtype, device=first.device)
+        if raw.dtype.kind in "US":
+            numbers = {name: number for number, name in enumerate(self.task.class_names)}
+            if unknown := sorted({str(name) for name in raw} - set(numbers)):
+                raise DataError(
+                    f"the model knows no class {unknown[0]!r}",
+                    f"its classes are {', '.join(self.task.class_names[:20])}",
+                )
+            raw = np.array([numbers[str(name)] for name in raw], dtype=np.int64)
+        if raw.dtype.kind not in "iu" or raw.min() < 0 or raw.max() >= self.task.outputs:
+            raise DataError(
+                "labels are not class numbers or names",
+                f"use whole numbers from 0 to {self.task.outputs - 1}, or class names",
+            )
+        return torch.tensor(raw, dtype=torch.int64, device=first.device)
+
+
+_OWN_FACTS = frozenset({"format", "task", "adaptation", "input_shape"})
+
+
+def load_theta(path: Path | str) -> Tree:
+    """The parameters in a run folder, a model file or a plain safetensors state dict."""
+    path = Path(path)
+    file = path / FILE if path.is_dir() else path
+    tensors, _ = read_tensors(file, "parameters")
+    return _part(tensors, "theta") or tensors
+
+
+def check_same_tensors(expected: Tree, found: Tree, where: str) -> None:
+    """Refuse parameters of another model, naming the first tensor that differs."""
+    for name in {**expected, **found}:
+        here, wanted = found.get(name), expected.get(name)
+        if here is None or wanted is None or here.shape != wanted.shape:
+            raise RunFolderError(
+                f"{where} is of another model: tensor {name!r} is "
+                f"{'absent' if here is None else tuple(here.shape)} there and "
+                f"{'absent' if wanted is None else tuple(wanted.shape)} here",
+                "use a file of the same model",
+            )
+
+
+def _facts(file: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        facts = json.loads(metadata["fedmeta"])
+        version = facts["format"]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise RunFolderError(
+            f"{file} is a safetensors file but not a meta-model of fedmeta",
+            "use the model.safetensors of a run folder",
+        ) from error
+    if version != FORMAT:
+        raise RunFolderError(
+            f"{file} has format {version!r}, this version reads {FORMAT}",
+            "read it with the version of fedmeta that wrote it",
+        )
+    return dict(facts)
+
+
+def _network(
+    file: Path,
+    facts: Mapping[str, Any],
+    network: nn.Module | ModelSettings | None,
+    shape: tuple[int, ...],
+    task: Task,
+) -> FunctionalModel:
+    if isinstance(network, nn.Module):
+        return functionalise(network)
+    if network is None:
+        stored = facts["network"]
+        if "class" in stored or names_code(stored["name"]):
+            raise RunFolderError(
+                f"{file} was trained with a network of your own "
+                f"({stored.get('class') or stored['name']})",
+                "name that network again: --model on the command line, network= in Python",
+            )
+        network = ModelSettings(**stored)
+    return functionalise(build(network, shape, task.outputs, seed=0))
+
+
+def _loss(file: Path, facts: Mapping[str, Any], task: Task) -> Loss:
+    name = facts["loss"]
+    if names_code(name):
+        raise RunFolderError(
+            f"{file} was trained with a loss of your own ({name})", "pass it again as loss="
+        )
+    return named_loss(name, task)
+
+
+def _part(tensors: Tree, prefix: str) -> Tree:
+    start = f"{prefix}/"
+    return {
+        name.removeprefix(start): leaf for name, leaf in tensors.items() if name.startswith(start)
+    }

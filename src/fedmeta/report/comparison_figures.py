@@ -1,0 +1,198 @@
+"""The charts of a comparison: intervals, learning curves, paired differences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedmeta.report import format as fmt
+from fedmeta.report.drawing import (
+    Picture,
+    colour,
+    draw,
+    end_labels,
+    rounds_axis,
+    series_colour,
+    value_axis,
+)
+from fedmeta.report.figures import metric_axis, metric_ticks, metric_words
+from fedmeta.report.reading import ComparisonFacts, RowFacts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_STEP = 30  # height of a row
+
+
+def intervals(comparison: ComparisonFacts) -> Picture | None:
+    """Per algorithm: a dot per seed, the mean, and its 95 % interval."""
+    rows = [(i, row) for i, row in enumerate(comparison.rows) if row.mean is not None]
+    if not rows:
+        return None
+    name = metric_words(comparison.metric)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        shown: list[float] = []
+        for place, (number, row) in zip(range(len(rows), 0, -1), rows, strict=True):
+            mean, tint = row.mean or 0.0, series_colour(number)
+            half = row.ci95 or 0.0
+            shown += [*row.values, mean - half, mean + half]
+            if row.before_mean is not None:
+                shown.append(row.before_mean)
+                axes.plot(
+                    [row.before_mean],
+                    [place],
+                    "|",
+                    color=colour("before"),
+                    markersize=13,
+                    markeredgewidth=1.8,
+                )
+            axes.plot([mean - half, mean + half], [place, place], color=tint, linewidth=2.5)
+            dots = [place - 0.26] * len(row.values)
+            axes.plot(row.values, dots, "o", color=tint, markersize=4, alpha=0.55, linewidth=0)
+            axes.plot([mean], [place], "o", color=tint, markersize=9)
+            axes.text(
+                1.02,
+                place,
+                fmt.metric(mean, comparison.metric),
+                va="center",
+                transform=axes.get_yaxis_transform(),
+            )
+        labels = [fmt.shortened(row.label, 24) for _, row in rows]
+        axes.set_yticks(range(len(rows), 0, -1), labels, color=colour("ink"))
+        axes.set_ylim(0.3, len(rows) + 0.7)
+        metric_axis(axes, comparison.metric, shown)
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x")
+
+    parts = [
+        f"{row.label} {fmt.metric(row.mean, comparison.metric)}"
+        + (f" ± {fmt.spread(row.ci95, comparison.metric)}" if row.ci95 is not None else "")
+        for _, row in rows
+    ]
+    has_interval = any(row.ci95 is not None for _, row in rows)
+    line = "the line its 95 % interval, " if has_interval else ""
+    return draw(
+        paint,
+        name="intervals",
+        label=f"Mean {name} by algorithm: {fmt.listed(parts)}.",
+        caption=f"Mean {name} of the new devices: the large dot is the mean over seeds, {line}"
+        "small dots are seeds, the upright stroke is the mean before adapting",
+        width=640,
+        height=50 + (_STEP + 6) * len(rows),
+    )
+
+
+def learning_curves(comparison: ComparisonFacts) -> Picture | None:
+    """The targets' metric after adaptation, against rounds or gradients, mean and range of seeds."""
+    by_gradients = comparison.equal == "gradients"
+    curves = {
+        number: curve
+        for number, row in enumerate(comparison.rows)
+        if len((curve := _curve(row, by_gradients))[0]) > 1
+    }
+    if not curves:
+        return None
+    name = metric_words(comparison.metric)
+    label = "gradient evaluations per device" if by_gradients else "round"
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        ends = []
+        for number, (xs, means, lows, highs) in curves.items():
+            tint = series_colour(number)
+            axes.fill_between(xs, lows, highs, color=tint, alpha=0.14, linewidth=0)
+            dashes = (None, (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))[number % 4]
+            # The first row is the one that all others are compared with.
+            width = 2.6 if number == 0 else 1.8
+            (line,) = axes.plot(xs, means, color=tint, linewidth=width, zorder=3 - number / 100)
+            if dashes:
+                line.set_dashes(dashes)
+            ends.append((means[-1], fmt.shortened(comparison.rows[number].label, 20), tint))
+        rounds_axis(axes, int(max(xs[-1] for xs, *_ in curves.values())), label)
+        value_axis(axes, metric_ticks(comparison.metric))
+        end_labels(axes, ends, 270)
+
+    seeds = len(comparison.seeds)
+    band = "; the band spans the seeds" if seeds > 1 else ""
+    return draw(
+        paint,
+        name="learning",
+        label=f"Learning curves: {name} of the new devices against {label} for "
+        f"{fmt.listed([comparison.rows[number].label for number in curves])}.",
+        caption=f"Mean {name} of the new devices after adaptation, while training{band}",
+        width=640,
+        height=330,
+    )
+
+
+def paired_differences(comparison: ComparisonFacts) -> Picture | None:
+    """The first row minus each other, seed by seed, with 95 % intervals around the mean."""
+    rows = [pair for pair in comparison.paired if pair.mean is not None]
+    if not rows:
+        return None
+    first = comparison.rows[0].label
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.axvline(0, color=colour("muted"), linewidth=1.2)
+        reach = 0.0
+        for place, pair in zip(range(len(rows), 0, -1), rows, strict=True):
+            mean, half = pair.mean or 0.0, pair.ci95 or 0.0
+            clear = pair.ci95 is not None and abs(mean) > half
+            tint = colour("accent" if clear else "before")
+            reach = max(reach, abs(mean) + half)
+            axes.plot([mean - half, mean + half], [place, place], color=tint, linewidth=2.5)
+            axes.plot([mean], [place], "o", color=tint, markersize=8)
+            axes.text(
+                1.02,
+                place,
+                fmt.change(mean, comparison.metric).replace("\u00a0points", ""),
+                va="center",
+                transform=axes.get_yaxis_transform(),
+            )
+        labels = [f"− {fmt.shortened(pair.against, 24)}" for pair in rows]
+        axes.set_yticks(range(len(rows), 0, -1), labels, color=colour("ink"))
+        axes.set_ylim(0.3, len(rows) + 0.7)
+        reach = 1.1 * reach or 0.01
+        axes.set_xlim(-reach, reach)
+        axes.xaxis.get_major_locator().set_params(nbins=5)  # type: ignore[attr-defined]
+        accuracy = comparison.metric == "accuracy"
+        axes.xaxis.set_major_formatter(
+            lambda value, _: fmt.tick(round(100 * value, 6) if accuracy else value)
+        )
+        unit, judged = ("points", "better") if accuracy else ("mean squared error", "worse")
+        axes.set_xlabel(f"{unit}; right of 0, {fmt.shortened(first, 24)} is {judged}")
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x")
+
+    parts = [f"{pair.against} {fmt.change(pair.mean, comparison.metric)}" for pair in rows]
+    return draw(
+        paint,
+        name="paired",
+        label=f"{first} minus each other algorithm: {fmt.listed(parts)}.",
+        caption=f"{first} minus each other, seed by seed, with the 95 % interval of the mean; "
+        "grey where the interval holds 0, or there is none",
+        width=640,
+        height=64 + _STEP * len(rows),
+    )
+
+
+def _curve(
+    row: RowFacts, by_gradients: bool
+) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Where, mean, lowest and highest over the seeds, at evaluations that all of them have."""
+    # A run that diverged would cut the curves of all others where it ended.
+    ended = [run for run in row.runs if run.status != "diverged"]
+    series = [dict(zip(*run.target_series(row.adaptation_steps), strict=True)) for run in ended]
+    series = [each for each in series if each]
+    if not series:
+        return [], [], [], []
+    rounds = sorted(set.intersection(*(set(each) for each in series)))
+    values = [[each[number] for each in series] for number in rounds]
+    unit = 1.0
+    if by_gradients and row.gradient_evaluations is not None and row.rounds:
+        unit = row.gradient_evaluations / row.rounds
+    means = [sum(column) / len(column) for column in values]
+    xs = [unit * number for number in rounds]
+    return xs, means, [min(column) for column in values], [max(column) for column in values]

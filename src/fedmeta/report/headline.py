@@ -1,0 +1,196 @@
+"""The result in plain words: one sentence, true whatever the numbers are, and what to add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedmeta.report import format as fmt
+from fedmeta.report.figures import fates
+from fedmeta.report.reading import UNFINISHED, ComparisonFacts, PairedFacts, RunFacts
+from fedmeta.training import loss_of
+
+
+def run_headline(run: RunFacts) -> str:
+    """What came of a run."""
+    of = f" of {run.planned}" if run.planned != run.rounds else ""
+    if run.status == "diverged":
+        return f"Training diverged in round {run.rounds + 1} of {run.planned}; no model came of it."
+    if run.status == UNFINISHED:
+        return f"Still running or interrupted: {fmt.counted(run.rounds, 'round')}{of} done so far."
+    statistics = run.target_metric.get(run.adaptation_steps)
+    if statistics is None or "mean" not in statistics:
+        sources = fmt.counted(len(run.federation.sources), "device", letters=True)
+        return (
+            f"Trained for {fmt.counted(run.rounds, 'round')} on {sources}; "
+            "there were no new devices to test it on."
+        )
+    before = run.target_metric.get(0, {}).get("mean")
+    return _adapted(run, before, statistics["mean"])
+
+
+def run_remarks(run: RunFacts) -> list[str]:
+    """Sentences that belong below the headline."""
+    remarks = []
+    if run.status == "stopped early":
+        patience = run.settings["training"].get("patience")
+        why = f" for {fmt.counted(patience, 'round')}" if isinstance(patience, int) else ""
+        remarks.append(
+            f"Stopped early, after {run.rounds} of {run.planned} rounds: "
+            f"the loss had not fallen{why}."
+        )
+    if run.status == "diverged":
+        remedy = "raise the penalty ρ or lower the inner step size"
+        if "penalty" not in run.settings["algorithm"]:
+            remedy = "lower the step sizes"
+        remarks.append(f"A loss or a parameter stopped being finite. To mend it, {remedy}.")
+    if run.status in ("diverged", UNFINISHED):
+        remarks.append(_latest(run))
+    if run.targets:
+        remarks.append(_test_size(run))
+        remarks += _who_gained(run)
+    remarks.append(_loss(run))
+    return [remark for remark in remarks if remark]
+
+
+def comparison_headline(comparison: ComparisonFacts) -> str:
+    """Who came out where."""
+    first = comparison.rows[0]
+    if first.mean is None:
+        return f"All runs of {first.label} diverged: there is nothing to compare the others with."
+    reached = f"{_over(comparison)} reaches {_value(first.mean, comparison.metric)}"
+    if first.ci95 is not None:
+        reached += f" ± {fmt.spread(first.ci95, comparison.metric)}"
+    start = f"{_after(first.adaptation_steps)}, {first.label}{reached}"
+    return f"{start}{_standing(comparison)}."
+
+
+def comparison_remarks(comparison: ComparisonFacts) -> list[str]:
+    """Sentences that belong below the headline."""
+    equal = "gradient evaluations" if comparison.equal == "gradients" else "rounds"
+    remarks = [f"All algorithms had an equal number of {equal}, and the same data for a seed."]
+    if len(comparison.seeds) == 1:
+        remarks.append(
+            "There was one seed only, so no interval can be given: differences may be chance."
+        )
+    diverged = {row.label: row.diverged for row in comparison.rows if row.diverged}
+    if diverged:
+        parts = [f"{fmt.counted(n, 'run')} of {label}" for label, n in diverged.items()]
+        remarks.append(f"Diverged and left out of the means: {fmt.listed(parts)}.")
+    if comparison.missing_runs:
+        count = fmt.counted(len(comparison.missing_runs), "run folder")
+        remarks.append(f"Without their curves, since they are gone: {count}.")
+    return remarks
+
+
+def _adapted(run: RunFacts, before: float | None, after: float) -> str:
+    steps, metric = run.adaptation_steps, run.metric
+    supports = [node.support for node in run.federation.targets]
+    samples = f" on {fmt.between(supports)} samples" if supports and steps else ""
+    devices = fmt.counted(len(run.targets), "new device", letters=True)
+    start = f"{_after(steps)}{samples}, {devices}"
+    one = len(run.targets) == 1
+    reach = f"{'reaches' if one else 'reach'} {_value(after, metric)}"
+    if before is None or steps == 0:
+        return f"{start} {reach}."
+    if fmt.metric(before, metric) == fmt.metric(after, metric):
+        stay = "stays" if one else "stay"
+        return f"{start} {stay} at {_value(after, metric)}: adapting changed nothing on average."
+    if (after > before) == (metric == "accuracy"):
+        return f"{start} {reach} (before: {fmt.metric(before, metric)})."
+    move = ("falls" if one else "fall") if metric == "accuracy" else ("rises" if one else "rise")
+    worse = "it worse" if one else "them worse on average"
+    return (
+        f"{start} {move} to {_value(after, metric)} (before: {fmt.metric(before, metric)}): "
+        f"adapting made {worse}."
+    )
+
+
+def _after(steps: int) -> str:
+    if steps == 0:
+        return "Without any adaptation"
+    return f"After {fmt.counted(steps, 'gradient step', letters=True)}"
+
+
+def _value(value: float, metric: str) -> str:
+    if metric == "accuracy":
+        return f"{fmt.metric(value, metric)} accuracy"
+    return f"a mean squared error of {fmt.metric(value, metric)}"
+
+
+def _latest(run: RunFacts) -> str:
+    """The last evaluation of a run that gave no final one."""
+    rounds, values = run.target_series(run.adaptation_steps)
+    if not rounds:
+        return ""
+    return (
+        f"{_after(run.adaptation_steps)}, the new devices were at "
+        f"{_value(values[-1], run.metric)} when last looked at, in round {rounds[-1]}."
+    )
+
+
+def _test_size(run: RunFacts) -> str:
+    query = sum(target.query for target in run.targets)
+    how = "the mean over" if len(run.targets) > 1 else "of"
+    devices = fmt.counted(len(run.targets), "device")
+    return (
+        f"This is {how} {devices} that training never saw, measured on "
+        f"{fmt.counted(query, 'sample')} they did not adapt on."
+    )
+
+
+def _who_gained(run: RunFacts) -> list[str]:
+    found = {how: n for how, n in fates(run).items() if n}
+    remarks = []
+    if run.adaptation_steps and found and len(run.targets) > 1:
+        words = {"better": "got better", "unchanged": "stayed the same", "worse": "got worse"}
+        parts = [f"{fmt.word(n)} {words[how]}" for how, n in found.items()]
+        remarks.append(f"By adapting, {fmt.listed(parts)}.")
+    statistics = run.target_metric.get(run.adaptation_steps, {})
+    if "worst_decile" in statistics and len(run.targets) > 1:
+        worst = fmt.metric(statistics["worst_decile"], run.metric)
+        remarks.append(f"The worst tenth of the devices ends at {worst}.")
+    return remarks
+
+
+def _loss(run: RunFacts) -> str:
+    losses = [loss for record in run.history if (loss := loss_of(record)) is not None]
+    if len(losses) < 2:
+        return ""
+    verb = "fell" if losses[-1] < losses[0] else "rose" if losses[-1] > losses[0] else "stayed"
+    return (
+        f"Over the rounds the loss on the source devices {verb} from {fmt.number(losses[0])} "
+        f"to {fmt.number(losses[-1])}."
+    ).replace("stayed from", "stayed, from")
+
+
+def _over(comparison: ComparisonFacts) -> str:
+    seeds = len(comparison.seeds)
+    return f", over {fmt.counted(seeds, 'seed', letters=True)}," if seeds > 1 else ""
+
+
+def _standing(comparison: ComparisonFacts) -> str:
+    """Where the first row stands: clearly ahead, clearly behind, or neither."""
+    sign = 1 if comparison.metric == "accuracy" else -1
+    ahead, behind, level = [], [], []
+    for pair in comparison.paired:
+        if pair.mean is None:
+            continue
+        lead = sign * pair.mean
+        sure = _is_clear(pair) or len(comparison.seeds) == 1
+        (level if not sure or lead == 0 else ahead if lead > 0 else behind).append(pair.against)
+    parts = []
+    if ahead:
+        parts.append(f"ahead of {fmt.listed(ahead)}")
+    if behind:
+        parts.append(f"behind {fmt.listed(behind)}")
+    if level:
+        parts.append(f"not clearly apart from {fmt.listed(level)}")
+    return f": {_clauses(parts)}" if parts else ""
+
+
+def _clauses(parts: Sequence[str]) -> str:
+    return "; ".join(parts)
+
+
+def _is_clear(pair: PairedFacts) -> bool:
+    return pair.ci95 is not None and pair.mean is not None and abs(pair.mean) > pair.ci95

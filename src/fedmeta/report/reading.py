@@ -1,0 +1,335 @@
+"""Run and comparison folders as checked values: whatever is damaged is found here, not in a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmeta.errors import RunFolderError
+from fedmeta.run_folder import Record, RunFolder
+from fedmeta.storage import read_json
+
+UNFINISHED = "unfinished"
+"""The status of a run without summary.json: still running, or interrupted."""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is known of a node: its role, its set sizes and how many samples of which class."""
+
+    name: str
+    role: str
+    support: int
+    query: int
+    classes: Mapping[str, int]
+
+    @property
+    def size(self) -> int:
+        """Samples, support and query together."""
+        return self.support + self.query
+
+
+@dataclass(frozen=True)
+class FederationFacts:
+    """What federation.json says."""
+
+    name: str
+    kind: str
+    outputs: int
+    class_names: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    nodes: tuple[NodeFacts, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def sources(self) -> list[NodeFacts]:
+        """The nodes that train."""
+        return [node for node in self.nodes if node.role == "source"]
+
+    @property
+    def targets(self) -> list[NodeFacts]:
+        """The new nodes that adapt."""
+        return [node for node in self.nodes if node.role == "target"]
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """The metric of one target by number of adaptation steps."""
+
+    name: str
+    query: int
+    metric: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run folder.
+
+    Args:
+        identity: settings.json without the settings proper: id, dates, versions, seed, digest.
+        settings: the resolved settings.
+        federation: its nodes.
+        history: one record per round.
+        status: of summary.json, or "unfinished".
+        ended: when, if it has.
+        metric: "accuracy" or "mse".
+        adaptation_steps: how many steps the algorithm has its targets take.
+        target_metric: statistics over the targets after the last round, by steps.
+        targets: the same target by target.
+        parameters: size of the model, once known.
+        gradient_evaluations: per node, in passes over all its samples; once known.
+    """
+
+    identity: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    federation: FederationFacts
+    history: Sequence[Record]
+    status: str
+    ended: str | None
+    metric: str
+    adaptation_steps: int
+    target_metric: Mapping[int, Mapping[str, float]]
+    targets: Sequence[TargetFacts]
+    parameters: int | None
+    gradient_evaluations: float | None
+
+    @property
+    def algorithm(self) -> str:
+        """Its name."""
+        return str(self.settings["algorithm"]["name"])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return len(self.history)
+
+    @property
+    def planned(self) -> int:
+        """Rounds asked for."""
+        return int(self.settings["training"]["rounds"])
+
+    def total(self, key: str) -> float:
+        """Sum of a number over all rounds."""
+        return float(sum(record.get(key) or 0 for record in self.history))
+
+    def series(self, key: str) -> tuple[list[int], list[float]]:
+        """Rounds that logged a finite number under a key, and the numbers."""
+        pairs = [(r["round"], r[key]) for r in self.history if _is_number(r.get(key))]
+        return [number for number, _ in pairs], [float(value) for _, value in pairs]
+
+    def target_series(self, steps: int) -> tuple[list[int], list[float]]:
+        """Rounds after which targets were evaluated, and their mean metric after some steps."""
+        key = str(steps)
+        pairs = [
+            (record["round"], float(record["target"][key]))
+            for record in self.history
+            if _is_number(record.get("target", {}).get(key))
+        ]
+        return [number for number, _ in pairs], [value for _, value in pairs]
+
+    @property
+    def evaluated_steps(self) -> list[int]:
+        """Numbers of adaptation steps that targets were evaluated after."""
+        logged = {int(s) for record in self.history for s in record.get("target", {})}
+        return sorted(logged | set(self.target_metric))
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """One algorithm of a comparison; `values` and `before` are per seed that did not diverge."""
+
+    label: str
+    rounds: int
+    adaptation_steps: int
+    values: tuple[float, ...]
+    mean: float | None
+    ci95: float | None
+    before_mean: float | None
+    n: int
+    diverged: int
+    gradient_evaluations: float | None
+    bytes_per_node: float | None
+    seconds: float | None
+    runs: tuple[RunFacts, ...]
+
+    @property
+    def worst_decile(self) -> float | None:
+        """Mean over seeds of the worst tenth of the targets."""
+        found = [
+            run.target_metric[self.adaptation_steps]["worst_decile"]
+            for run in self.runs
+            if "worst_decile" in run.target_metric.get(self.adaptation_steps, {})
+        ]
+        return sum(found) / len(found) if found else None
+
+
+@dataclass(frozen=True)
+class PairedFacts:
+    """The first row minus another, seed by seed."""
+
+    against: str
+    mean: float | None
+    ci95: float | None
+
+
+@dataclass(frozen=True)
+class ComparisonFacts:
+    """A comparison folder."""
+
+    metric: str
+    equal: str
+    data: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    rows: tuple[RowFacts, ...]
+    paired: tuple[PairedFacts, ...]
+    missing_runs: tuple[str, ...]
+
+
+def read_run(path: Path) -> RunFacts:
+    """Everything a page says of a run, checked.
+
+    Raises:
+        RunFolderError: there is no run, or a file of it is damaged.
+    """
+    folder = RunFolder.open(path)
+    stored, federation, history = folder.settings(), folder.federation(), folder.history()
+    summary = folder.summary() if (path / "summary.json").exists() else {}
+    with _parsing(path, "federation.json"):
+        facts = _federation(federation)
+    with _parsing(path, "metrics.jsonl"):
+        for record in history:
+            int(record["round"]), dict(record.get("target", {}))
+    with _parsing(path, "settings.json"):
+        settings = dict(stored["settings"])
+        algorithm = dict(settings["algorithm"])
+        str(algorithm["name"]), int(settings["training"]["rounds"]), int(stored["seed"])
+        inner = algorithm.get("inner") or {}
+        steps = int(inner.get("steps", algorithm.get("steps", 1)))
+    with _parsing(path, "summary.json"):
+        parameters, gradients = summary.get("parameters"), summary.get("gradient_evaluations")
+        return RunFacts(
+            identity={k: v for k, v in stored.items() if k not in ("settings", "format")},
+            settings=settings,
+            federation=facts,
+            history=history,
+            status=str(summary["status"]) if summary else UNFINISHED,
+            ended=summary.get("ended"),
+            metric="mse" if facts.kind == "regression" else "accuracy",
+            adaptation_steps=int(summary.get("adaptation_steps", steps)),
+            target_metric={
+                int(s): {name: float(value) for name, value in row.items()}
+                for s, row in summary.get("target_metric", {}).items()
+            },
+            targets=[_target(row) for row in summary.get("targets", [])],
+            parameters=None if parameters is None else int(parameters),
+            gradient_evaluations=None if gradients is None else float(gradients),
+        )
+
+
+def read_comparison(path: Path) -> ComparisonFacts:
+    """Everything a page says of a comparison; runs whose folders are gone are named, not missed.
+
+    Raises:
+        RunFolderError: comparison.json, or a run that it names, is damaged.
+    """
+    stored = read_json(path / "comparison.json", "result of the comparison")
+    if not isinstance(stored, dict) or stored.get("format") != 1:
+        raise RunFolderError(
+            f"{path / 'comparison.json'} is not a comparison that this version reads",
+            "use the version of fedmeta that wrote it",
+        )
+    with _parsing(path, "comparison.json"):
+        named = [[str(run) for run in row.get("runs", [])] for row in stored["rows"]]
+    found = {
+        run: read_run(path / run)
+        for runs in named
+        for run in runs
+        if (path / run / "settings.json").is_file()
+    }
+    with _parsing(path, "comparison.json"):
+        rows = tuple(
+            _row(row, tuple(found[run] for run in runs if run in found))
+            for row, runs in zip(stored["rows"], named, strict=True)
+        )
+        if not rows:
+            raise ValueError("it has no rows")
+        return ComparisonFacts(
+            metric=str(stored["metric"]),
+            equal=str(stored["equal"]),
+            data=dict(stored.get("data", {})),
+            seeds=tuple(int(seed) for seed in stored["seeds"]),
+            rows=rows,
+            paired=tuple(
+                PairedFacts(str(p["against"]), _number(p["mean"]), _number(p.get("ci95")))
+                for p in stored.get("paired", [])
+            ),
+            missing_runs=tuple(run for runs in named for run in runs if run not in found),
+        )
+
+
+@contextmanager
+def _parsing(path: Path, file: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise RunFolderError(f"{path / file} is damaged ({what})", "restore the file") from error
+
+
+def _federation(stored: Mapping[str, Any]) -> FederationFacts:
+    task = stored["task"]
+    outputs = int(task["outputs"])
+    names = tuple(map(str, task.get("class_names") or range(outputs)))
+    return FederationFacts(
+        name=str(stored["name"]),
+        kind=str(task["kind"]),
+        outputs=outputs,
+        class_names=names,
+        input_shape=tuple(int(n) for n in stored["input_shape"]),
+        nodes=tuple(
+            NodeFacts(
+                name=str(node["name"]),
+                role=str(node["role"]),
+                support=int(node["support"]),
+                query=int(node["query"]),
+                classes={str(name): int(n) for name, n in node["classes"].items()},
+            )
+            for node in stored["nodes"]
+        ),
+        notes=tuple(map(str, stored.get("notes", []))),
+    )
+
+
+def _target(row: Mapping[str, Any]) -> TargetFacts:
+    metric = {int(steps): float(value) for steps, value in row["metric"].items()}
+    return TargetFacts(str(row["name"]), int(row["query"]), metric)
+
+
+def _row(row: Mapping[str, Any], runs: tuple[RunFacts, ...]) -> RowFacts:
+    return RowFacts(
+        label=str(row["label"]),
+        rounds=int(row["rounds"]),
+        adaptation_steps=int(row["adaptation_steps"]),
+        values=tuple(float(value) for value in row["values"] if _is_number(value)),
+        mean=_number(row["mean"]),
+        ci95=_number(row.get("ci95")),
+        before_mean=_number(row.get("before_mean")),
+        n=int(row["n"]),
+        diverged=int(row.get("diverged", 0)),
+        gradient_evaluations=_number(row.get("gradient_evaluations")),
+        bytes_per_node=_number(row.get("bytes_per_node")),
+        seconds=_number(row.get("seconds")),
+        runs=runs,
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

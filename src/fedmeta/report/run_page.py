@@ -1,0 +1,237 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedmeta.report import figures, repeat
+from fedmeta.report import format as fmt
+from fedmeta.report.drawing import Picture
+from fedmeta.report.headline import run_headline, run_remarks
+from fedmeta.report.pages import Fact, render
+from fedmeta.report.reading import UNFINISHED, FederationFacts, NodeFacts, RunFacts, TargetFacts
+
+_MOST_ROWS = 200  # of a table; what is left out is counted below it
+_SYMBOLS = {
+    "penalty": "ρ",
+    "inner.step_size": "α",
+    "local_step_size": "η",
+    "local_steps": "K",
+    "difference.growth": "δ",
+    "rounds": "T",
+}
+_GROUPS = {
+    "algorithm": "Algorithm",
+    "training": "Training",
+    "model": "Model",
+    "data": "Data",
+    "execution": "Execution",
+    "participation": "Participation",
+}
+
+
+def run_page(run: RunFacts) -> str:
+    """The HTML of a run, however far it came."""
+    return render(
+        "run.html",
+        {
+            "title": f"{run.algorithm} on {run.federation.name}",
+            "run": run,
+            "headline": run_headline(run),
+            "remarks": run_remarks(run),
+            "status": {UNFINISHED: "not ended"}.get(run.status, run.status),
+            "tiles": _tiles(run),
+            "curves": pictures(
+                figures.loss_curve(run), figures.target_curve(run), figures.norms(run)
+            ),
+            "costs": _costs(run),
+            "timing": figures.timing(run),
+            "settings": _settings(run),
+            "identity": _identity(run),
+            "code": repeat.code(run.settings, int(run.identity["seed"])),
+            **targets_part(run),
+            **federation_part(run.federation),
+        },
+    )
+
+
+def targets_part(run: RunFacts) -> dict[str, Any]:
+    """What the pages of runs and comparisons show of the targets."""
+    sign = 1 if run.metric == "accuracy" else -1
+    steps = run.adaptation_steps
+
+    def worst_first(target: TargetFacts) -> float:
+        return sign * target.metric.get(steps, 0.0)
+
+    ordered = sorted(run.targets, key=worst_first)
+    return {
+        "metric": run.metric,
+        "adaptation_steps": steps,
+        "steps": sorted(run.target_metric),
+        "statistics": _statistics(run),
+        "dumbbells": figures.targets_before_and_after(run),
+        "targets": ordered[:_MOST_ROWS],
+        "targets_left_out": max(0, len(ordered) - _MOST_ROWS),
+        "supports": {node.name: node.support for node in run.federation.targets},
+    }
+
+
+def federation_part(federation: FederationFacts) -> dict[str, Any]:
+    """What the pages of runs and comparisons show of the nodes."""
+    heat_map = figures.classes(federation)
+    crowded = None if heat_map else figures.classes_per_node(federation)
+    return {
+        "federation": federation,
+        "federation_facts": _federation_facts(federation),
+        "heat_map": heat_map,
+        "histograms": pictures(figures.sizes(federation), crowded),
+        "nodes": [_node(node) for node in federation.nodes[:_MOST_ROWS]],
+        "nodes_left_out": max(0, len(federation.nodes) - _MOST_ROWS),
+    }
+
+
+def pictures(*found: Picture | None) -> list[Picture]:
+    """Those that there is something to show in."""
+    return [picture for picture in found if picture is not None]
+
+
+def _tiles(run: RunFacts) -> list[Fact]:
+    tiles = []
+    after = run.target_metric.get(run.adaptation_steps)
+    before = run.target_metric.get(0)
+    name = "Accuracy" if run.metric == "accuracy" else "Mean squared error"
+    if after:
+        note = ""
+        if before and run.adaptation_steps:
+            note = f"{fmt.change(after['mean'] - before['mean'], run.metric)} by adapting"
+        tiles.append(Fact(name, fmt.metric(after["mean"], run.metric), note))
+        tiles.append(Fact("Worst tenth", fmt.metric(after["worst_decile"], run.metric), "of devices"))
+    tiles.append(Fact("Rounds", fmt.number(run.rounds), f"of {fmt.number(run.planned)} planned"))
+    tiles.append(Fact("Time", fmt.duration(run.total("seconds")), _per_round(run)))
+    traffic = run.total("bytes_up") + run.total("bytes_down")
+    if traffic:
+        tiles.append(Fact("Traffic", fmt.size(traffic), "per device"))
+    if run.gradient_evaluations is not None:
+        tiles.append(Fact("Gradients", fmt.number(run.gradient_evaluations), "per device"))
+    return tiles
+
+
+def _statistics(run: RunFacts) -> list[tuple[str, list[str]]]:
+    """Rows of the table of statistics: a name, and its value for each number of steps."""
+    names = {
+        "mean": "Mean over devices",
+        "weighted_mean": "Mean over samples",
+        "median": "Median device",
+        "worst_decile": "Worst tenth of devices",
+        "mean_seen_classes": "Mean, only classes the device has",
+        "mean_loss": "Mean loss",
+    }
+    rows = []
+    for key, name in names.items():
+        columns = [run.target_metric[steps].get(key) for steps in sorted(run.target_metric)]
+        if any(value is not None for value in columns):
+            kind = "mse" if key == "mean_loss" else run.metric
+            rows.append((name, [fmt.metric(value, kind) for value in columns]))
+    return rows
+
+
+def _costs(run: RunFacts) -> list[Fact]:
+    per_round = _per_round(run)
+    costs = [Fact("Time of all rounds", fmt.duration(run.total("seconds")), per_round)]
+    if run.gradient_evaluations is not None:
+        each = fmt.number(run.gradient_evaluations / run.rounds) if run.rounds else ""
+        note = f"{each} per round" if each else ""
+        costs.append(
+            Fact("Gradient evaluations per device", fmt.number(run.gradient_evaluations), note)
+        )
+    for key, name in (("bytes_up", "Sent by each device"), ("bytes_down", "Received by each device")):
+        if total := run.total(key):
+            costs.append(Fact(name, fmt.size(total), f"{fmt.size(total / run.rounds)} per round"))
+    counted = run.series("counted")[1]
+    if counted:
+        costs.append(
+            Fact(
+                "Devices counted per round",
+                fmt.between([int(n) for n in counted]),
+                f"of {fmt.number(len(run.federation.sources))} sources",
+            )
+        )
+    if run.parameters is not None:
+        costs.append(Fact("Parameters of the model", fmt.number(run.parameters)))
+    return costs
+
+
+def _per_round(run: RunFacts) -> str:
+    seconds = sorted(run.series("seconds")[1])
+    return f"{fmt.duration(seconds[len(seconds) // 2])} per round (median)" if seconds else ""
+
+
+def _settings(run: RunFacts) -> list[tuple[str, list[Fact]]]:
+    groups = []
+    for key, title in _GROUPS.items():
+        stored = run.settings.get(key) or {}
+        facts = [
+            Fact(name.replace("_", " ").replace(".", " · "), value, _SYMBOLS.get(name, ""))
+            for name, value in _flat(stored)
+        ]
+        if key == "training" and "loss" in run.settings:
+            facts.append(Fact("loss", fmt.setting(run.settings["loss"])))
+        groups.append((title, facts))
+    return [(title, facts) for title, facts in groups if facts]
+
+
+def _flat(stored: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings one by one; a table with an entry per node is only counted."""
+    for key, value in stored.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and len(value) > 8:
+            yield name, f"{fmt.number(len(value))} values, one each"
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, fmt.setting(value)
+
+
+def _identity(run: RunFacts) -> list[Fact]:
+    stored = run.identity
+    versions = stored.get("versions") or {}
+    facts = [
+        Fact("run", str(stored.get("id", fmt.NO_VALUE))),
+        Fact("seed", str(stored["seed"])),
+        Fact("started", fmt.date(stored.get("created"))),
+        Fact("ended", fmt.date(run.ended)),
+        Fact("data fingerprint", str(stored.get("federation", fmt.NO_VALUE))[:16]),
+    ]
+    return facts + [Fact(name, str(value)) for name, value in versions.items()]
+
+
+def _federation_facts(federation: FederationFacts) -> list[Fact]:
+    sources, targets = federation.sources, federation.targets
+    facts = [
+        Fact("Sources", fmt.number(len(sources)), "train together"),
+        Fact("New devices", fmt.number(len(targets)), "adapt afterwards"),
+        Fact("Samples", fmt.number(sum(node.size for node in federation.nodes)), "on all devices"),
+    ]
+    if federation.nodes:
+        per_node = fmt.between([node.size for node in federation.nodes])
+        facts.append(Fact("Per device", per_node, "samples"))
+    what = "classes" if federation.kind == "classification" else "outputs"
+    facts.append(Fact(what.capitalize(), fmt.number(federation.outputs), federation.kind))
+    shape = " × ".join(map(str, federation.input_shape)) or "1"
+    facts.append(Fact("Input", shape, "numbers per sample"))
+    return facts
+
+
+def _node(node: NodeFacts) -> dict[str, str | int]:
+    parts: Sequence[str] = [f"{name} ({count})" for name, count in node.classes.items()]
+    if len(parts) > 12:
+        parts = [*parts[:12], f"and {len(parts) - 12} more"]
+    role = "source" if node.role == "source" else "new device"
+    return {
+        "name": node.name,
+        "role": role,
+        "support": node.support,
+        "query": node.query,
+        "classes": ", ".join(parts) or fmt.NO_VALUE,
+    }

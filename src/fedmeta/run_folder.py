@@ -1,0 +1,183 @@
+"""A run on disk.
+
+settings.json      resolved settings, seed, versions: what is needed to repeat the run
+federation.json    the nodes: sizes and classes, never samples
+metrics.jsonl      one line per round, written while it runs
+checkpoints/       the newest states, for resuming
+model.safetensors  the meta-model
+summary.json       what came of it, and the metric of every target
+report.html        the same for people
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+
+from fedmeta.errors import RunFolderError
+from fedmeta.storage import append_line, read_json, write_bytes, write_json, writing
+
+FORMAT = 1
+Record = dict[str, Any]
+"""What is logged of a round: its number, losses, residuals, bytes, seconds, target metric."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and files of one run."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The meta-model's file."""
+        return self.path / "model.safetensors"
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.path / "report.html"
+
+    @classmethod
+    def create(
+        cls, path: Path, settings: Mapping[str, Any], federation: Mapping[str, Any]
+    ) -> RunFolder:
+        """Make a new run folder; one that holds a run already is refused."""
+        folder = cls(path)
+        if folder._settings_file.exists():
+            raise RunFolderError(
+                f"{path} holds a run already", "continue it with --resume, or choose another --out"
+            )
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "federation.json", federation)
+        write_json(folder._settings_file, {"format": FORMAT, **settings})
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder that holds a run, or an error that says why it does not."""
+        folder = cls(path)
+        if not path.is_dir():
+            raise RunFolderError(f"there is no run folder {path}", "check the path")
+        if not folder._settings_file.is_file():
+            raise RunFolderError(
+                f"{path} holds no run (no settings.json)", "name the folder that --out made"
+            )
+        return folder
+
+    def settings(self) -> dict[str, Any]:
+        """What settings.json says."""
+        settings = read_json(self._settings_file, "settings of the run")
+        if not isinstance(settings, dict) or settings.get("format") != FORMAT:
+            found = settings.get("format") if isinstance(settings, dict) else None
+            raise RunFolderError(
+                f"run {self.path} has format {found!r}, this version reads {FORMAT}",
+                "use the version of fedmeta that wrote it",
+            )
+        return settings
+
+    def federation(self) -> dict[str, Any]:
+        """What federation.json says."""
+        return dict(read_json(self.path / "federation.json", "description of the federation"))
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says; a run that has not ended has none."""
+        file = self.path / "summary.json"
+        if not file.exists():
+            raise RunFolderError(
+                f"run {self.path} has not ended (no summary.json)", "continue it with --resume"
+            )
+        return dict(read_json(file, "summary of the run"))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json."""
+        write_json(self.path / "summary.json", summary)
+
+    def append(self, record: Record) -> None:
+        """Add the line of a round to metrics.jsonl."""
+        append_line(self._metrics_file, json.dumps(record, allow_nan=False))
+
+    def history(self) -> list[Record]:
+        """All complete lines of metrics.jsonl; a half-written last one is left out."""
+        try:
+            text = self._metrics_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunFolderError(
+                f"{self._metrics_file} cannot be read ({error})", "restore it"
+            ) from error
+        records = []
+        lines = text.split("\n")[:-1]  # what follows the last line end was cut off
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise RunFolderError(
+                    f"line {number} of {self._metrics_file} is damaged", "restore or delete it"
+                ) from error
+        return records
+
+    def rewind(self, last_round: int) -> list[Record]:
+        """Keep the lines up to a round, so that the rounds after it can be written again."""
+        kept = [record for record in self.history() if record["round"] <= last_round]
+        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept)
+        write_bytes(self._metrics_file, lines.encode())
+        return kept
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.path / "settings.json"
+
+    @property
+    def _metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+
+def difference(stored: Any, given: Any, where: str = "") -> str | None:
+    """The first setting in which two plain descriptions differ, in words; None if none does."""
+    if isinstance(stored, Mapping) and isinstance(given, Mapping):
+        for key in {**stored, **given}:
+            place = f"{where}.{key}" if where else str(key)
+            if (found := difference(stored.get(key), given.get(key), place)) is not None:
+                return found
+        return None
+    if isinstance(stored, Sequence) and isinstance(given, Sequence):
+        stored, given = list(stored), list(given)
+    return None if stored == given else f"{where} was {stored!r} and is now {given!r}"
+
+
+def versions_line() -> str:
+    """The versions in one line, for --version."""
+    return "  ".join(f"{name} {number}" for name, number in versions().items())
+
+
+def versions() -> dict[str, str]:
+    """What a run was made with."""
+    try:
+        own = version("fedmeta")
+    except PackageNotFoundError:  # run from a source tree with PYTHONPATH=src
+        own = "source"
+    return {
+        "fedmeta": own,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "safetensors": safetensors.__version__,
+        "machine": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,181 @@
+"""All settings of a run: defaults, then a preset, then a TOML file, then flags.
+
+A settings file has the tables [data], [model], [training], [execution], [participation], [prior],
+a line `algorithm = "…"` that picks one, [inner] for the adaptation that all algorithms share, and
+one table [algorithms.NAME] for the hyper-parameters of each:
+
+    preset = "paper"
+    algorithm = "admm-fedmeta"
+
+    [data]
+    name = "fashion-mnist"
+
+    [inner]
+    step_size = 0.01
+
+    [algorithms.admm-fedmeta]
+    penalty = 0.3
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm
+from fedmeta.data.settings import DataSettings
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import SettingError, nearest, require
+from fedmeta.imports import load_object, names_code
+from fedmeta.meta_model import load_theta
+from fedmeta.models import ModelSettings
+from fedmeta.participation import Participation
+from fedmeta.plain import from_plain
+from fedmeta.presets import preset
+from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.training import TrainingSettings
+
+Table = dict[str, Any]
+
+_TABLES = {
+    "data": DataSettings,
+    "model": ModelSettings,
+    "training": TrainingSettings,
+    "execution": Execution,
+    "participation": Participation,
+}
+_KEYS = (*_TABLES, "preset", "algorithm", "algorithms", "inner", "prior", "loss")
+
+
+@dataclass(frozen=True)
+class PriorSettings:
+    """The model of earlier tasks that the meta-model is tied to.
+
+    Args:
+        model: run folder, model file or safetensors state dict; None: no prior.
+        strength: λ ≥ 0.
+    """
+
+    model: str | None = None
+    strength: float = 0.0
+
+    def __post_init__(self) -> None:
+        finite = 0 <= self.strength < float("inf")
+        require(finite, "prior.strength", self.strength, "a number of at least 0")
+        if self.strength > 0 and self.model is None:
+            raise SettingError(
+                f"prior.strength is {self.strength:g} but there is no prior model",
+                "name one with --prior RUN_OR_FILE",
+            )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is: data, model, algorithm, training, execution, participation, loss."""
+
+    data: DataSettings
+    model: ModelSettings
+    algorithm: Algorithm
+    training: TrainingSettings
+    execution: Execution
+    participation: Participation
+    loss: str
+
+
+def read_toml(path: Path) -> Table:
+    """Read a settings file, or say what is wrong with it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SettingError(f"there is no settings file {path}", "check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"settings file {path} cannot be read ({error})", "check it") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(
+            f"settings file {path} is not valid TOML ({error})", "mend it"
+        ) from error
+
+
+def merged(layers: Sequence[Mapping[str, Any]]) -> Table:
+    """One table from several, later ones winning key by key.
+
+    Example:
+        >>> merged([{"data": {"nodes": 50, "name": "digits"}}, {"data": {"nodes": 10}}])
+        {'data': {'nodes': 10, 'name': 'digits'}}
+    """
+    table: Table = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping):
+                before = table.get(key)
+                table[key] = merged([before if isinstance(before, Mapping) else {}, value])
+            else:
+                table[key] = value
+    return table
+
+
+def layered(files: Mapping[str, Any], flags: Mapping[str, Any]) -> Table:
+    """The settings table of a file and flags, on top of the preset that either names."""
+    given = merged([files, flags])
+    for key in given:
+        if key not in _KEYS:
+            raise SettingError(f"settings have no key {key!r}", nearest(key, _KEYS))
+    if "preset" not in given:
+        return given
+    data = given.get("data", {}).get("name", DataSettings().name)
+    return merged([preset(given["preset"], data), given])
+
+
+def build_settings(table: Mapping[str, Any]) -> Settings:
+    """Settings from a table as `layered` returns it, everything checked.
+
+    Example:
+        >>> build_settings({"algorithm": "fedavg", "training": {"rounds": 5}}).algorithm.name
+        'fedavg'
+    """
+    for name in (*_TABLES, "algorithms", "inner", "prior"):
+        if not isinstance(table.get(name, {}), Mapping):
+            raise SettingError(f"{name} is {table[name]!r}", f"make it a table [{name}]")
+    parts: Table = {
+        name: from_plain(cls, table.get(name, {}), name) for name, cls in _TABLES.items()
+    }
+    loss = table.get("loss", "auto")
+    if not isinstance(loss, str):
+        raise SettingError(f"loss is {loss!r}", "give its name")
+    algorithm = build_algorithm(table, str(table.get("algorithm", ADMMFedMeta.name)))
+    prior = from_plain(PriorSettings, table.get("prior", {}), "prior")
+    if prior.model is not None:
+        if not isinstance(algorithm, ADMMFedMeta):
+            raise SettingError(
+                f"{algorithm.name} takes no prior model",
+                "use it with admm-fedmeta, or leave it out",
+            )
+        pull = SquaredEuclidean(prior.strength, load_theta(prior.model))
+        algorithm = replace(algorithm, prior=pull)
+    return Settings(**parts, algorithm=algorithm, loss=loss)
+
+
+def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
+    """The algorithm of that name with its hyper-parameters from the table.
+
+    Args:
+        table: has [inner] and [algorithms.NAME].
+        name: a built-in name, or your own as "file.py:Class" or "package.module:Class".
+    """
+    if names_code(name):
+        cls = load_object(name, "algorithm")
+    elif name in ALGORITHMS:
+        cls = ALGORITHMS[name]
+    else:
+        raise SettingError(f"algorithm {name!r} is unknown", nearest(name, ALGORITHMS))
+    for other in table.get("algorithms", {}):
+        if other not in ALGORITHMS and not names_code(other):
+            raise SettingError(f"algorithms has no {other!r}", nearest(other, ALGORITHMS))
+    own = table.get("algorithms", {}).get(name, {})
+    if any(each.name == "inner" for each in fields(cls)):
+        own = merged([{"inner": table.get("inner", {})}, own])
+    algorithm: Algorithm = from_plain(cls, own, f"algorithms.{name}")
+    return algorithm

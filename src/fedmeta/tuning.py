@@ -1,0 +1,155 @@
+"""Hyper-parameters by grid or random search, judged on held-out source nodes, never on targets."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmeta.comparison import train_settings
+from fedmeta.data import load
+from fedmeta.errors import DivergedError, SettingError, require
+from fedmeta.intervals import interval
+from fedmeta.settings import Table, build_settings, merged
+from fedmeta.training import Callback
+
+HELD_OUT = 0.2
+"""The share of source nodes that plays target while tuning."""
+
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values between two bounds for random search, drawn evenly on a log scale.
+
+    Args:
+        low: smallest, > 0.
+        high: largest.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        fits = 0 < self.low < self.high < math.inf
+        require(fits, "range", f"{self.low}..{self.high}", "two numbers with 0 < low < high")
+
+
+def grid(choices: Mapping[str, Sequence[Any]]) -> list[Point]:
+    """Every combination.
+
+    Example:
+        >>> grid({"penalty": [0.1, 1.0], "local_steps": [1]})
+        [{'penalty': 0.1, 'local_steps': 1}, {'penalty': 1.0, 'local_steps': 1}]
+    """
+    return [
+        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
+    ]
+
+
+def random_points(
+    choices: Mapping[str, Sequence[Any] | Range], trials: int, seed: int
+) -> list[Point]:
+    """`trials` seeded draws: from a range evenly on a log scale, from a list evenly."""
+    require(trials >= 1, "trials", trials, "a whole number of at least 1")
+    draw = np.random.default_rng([seed, 0x7012])
+
+    def pick(values: Sequence[Any] | Range) -> Any:
+        if isinstance(values, Range):
+            exponent = draw.uniform(math.log(values.low), math.log(values.high))
+            return float(f"{math.exp(exponent):.4g}")
+        return values[int(draw.integers(len(values)))]
+
+    return [{name: pick(values) for name, values in choices.items()} for _ in range(trials)]
+
+
+def tune(
+    table: Table,
+    points: Sequence[Point],
+    seeds: Sequence[int],
+    progress: Callable[[str, int], Sequence[Callback]],
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """Try every point with every seed and name the best.
+
+    A fifth of the source nodes is held out, plays target, and judges; the real targets are taken
+    out of the federation before anything is trained. A point with a diverged run is out.
+
+    Args:
+        table: settings as a table (see `fedmeta.settings`).
+        points: hyper-parameters to try, as dotted keys of the algorithm's own table.
+        seeds: repeats of every point.
+        progress: given a label and a seed, the callbacks of that run.
+        folder: where every trial is kept as a run; None keeps none.
+    """
+    if not points:
+        raise SettingError("there is nothing to tune", "give at least one --grid or --range")
+    name = str(table.get("algorithm", "admm-fedmeta"))
+    trials: list[dict[str, Any]] = []
+    for number, point in enumerate(points):
+        settings = build_settings(merged([table, {"algorithms": {name: nested(point)}}]))
+        values: list[float] = []
+        metric = "accuracy"
+        for seed in seeds:
+            federation = load(settings.data, seed).hold_out(HELD_OUT, seed)
+            one = replace(settings, training=replace(settings.training, seed=seed))
+            label = ", ".join(
+                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+                for key, value in point.items()
+            )
+            place = None if folder is None else folder / f"trials/{number:03d}-seed{seed}"
+            try:
+                run = train_settings(one, federation, folder=place, callbacks=progress(label, seed))
+            except DivergedError:
+                continue
+            summary = run.summary
+            metric = summary["metric"]
+            values.append(summary["target_metric"][str(summary["adaptation_steps"])]["mean"])
+        judged = interval(values) if len(values) == len(seeds) else None
+        trials.append(
+            {
+                "settings": point,
+                "values": values,
+                "mean": judged.mean if judged else None,
+                "ci95": judged.half_width if judged else None,
+                "diverged": len(seeds) - len(values),
+                "metric": metric,
+            }
+        )
+    finished = [trial for trial in trials if trial["mean"] is not None]
+    if not finished:
+        raise DivergedError(
+            f"all {len(trials)} points diverged", "try larger penalties or smaller step sizes"
+        )
+    sign = 1 if finished[0]["metric"] == "accuracy" else -1
+    best = max(finished, key=lambda trial: sign * trial["mean"])
+    return {
+        "algorithm": name,
+        "judged_on": f"{HELD_OUT:.0%} of the source nodes, held out; targets were not looked at",
+        "seeds": list(seeds),
+        "trials": trials,
+        "best": best,
+    }
+
+
+def nested(point: Mapping[str, Any]) -> Table:
+    """Dotted keys as nested tables.
+
+    Example:
+        >>> nested({"inner.step_size": 0.1, "penalty": 1.0})
+        {'inner': {'step_size': 0.1}, 'penalty': 1.0}
+    """
+    table: Table = {}
+    for key, value in point.items():
+        *parents, last = key.split(".")
+        place = table
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return table

@@ -1,0 +1,1 @@
+"""Tests of fedmeta.data, module by module."""

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmeta.data import DataSettings
+from fedmeta.data.episodes import draw_episodes
+from fedmeta.errors import DataError
+
+from .conftest import pool_of
+
+
+def episodes(pool, seed=0, **fields):
+    fields = {"nodes": 10, "classes_per_node": 3, "shots": 2, "queries": 4} | fields
+    return draw_episodes(pool, DataSettings(partition="episodes", **fields), seed)
+
+
+def real_classes(pool, nodes):
+    return {int(c) for n in nodes for c in pool.labels[np.r_[n.support, n.query]]}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**40), ways=st.integers(1, 4), shots=st.integers(1, 3), q=st.integers(1, 3)
+)
+def test_episodes_have_n_ways_and_k_shots(seed, ways, shots, q):
+    pool = pool_of(*[70] * 9)
+    drawn = episodes(pool, seed, classes_per_node=ways, shots=shots, queries=q)
+    assert drawn.task.outputs == ways
+    for node in drawn.nodes:  # Federation itself checks that no sample is in two places
+        assert np.bincount(drawn.labels[node.support]).tolist() == [shots] * ways
+        assert np.bincount(drawn.labels[node.query]).tolist() == [q] * ways
+        positions = np.r_[node.support, node.query]
+        meaning = {(drawn.labels[p], pool.labels[p]) for p in positions}
+        assert len(meaning) == ways  # one real class per number
+    assert not real_classes(pool, drawn.sources) & real_classes(pool, drawn.targets)
+    again = episodes(pool, seed, classes_per_node=ways, shots=shots, queries=q)
+    assert (drawn.labels == again.labels).all()
+
+
+def test_numbers_inside_an_episode_are_in_random_order():
+    pool = pool_of(*[70] * 4)
+    drawn = episodes(pool, classes_per_node=4, target_share=0.0, nodes=10)
+    orders = {
+        tuple(pool.labels[node.support[drawn.labels[node.support] == way][0]] for way in range(4))
+        for node in drawn.nodes
+    }
+    assert len(orders) > 5
+
+
+def test_too_few_classes_are_shared_with_a_note():
+    pool = pool_of(*[70] * 5)
+    drawn = episodes(pool)
+    assert "source and target episodes share classes: 6 are needed" in drawn.notes[0]
+    assert episodes(pool, target_share=0.0).notes == ()
+
+
+def test_target_share_of_the_classes():
+    pool = pool_of(*[70] * 10)
+    drawn = episodes(pool, classes_per_node=2, target_share=0.4, nodes=40)
+    assert len(real_classes(pool, drawn.targets)) == 4
+    assert len(real_classes(pool, drawn.sources)) == 6
+    assert {node.name for node in episodes(pool, targets=("node-003",)).targets} == {"node-003"}
+
+
+def test_exact_fit_and_exhaustion():
+    pool = pool_of(*[20] * 3)  # 20 samples make 3 times 6: 9 requests of 9 possible
+    drawn = episodes(pool, nodes=3, target_share=0.0)
+    assert len(drawn.nodes) == 3
+    with pytest.raises(DataError, match="4 nodes ask for 72 samples but toy has 54 to give"):
+        episodes(pool, nodes=4, target_share=0.0)
+
+
+def test_classes_that_are_too_small_are_not_used():
+    with pytest.raises(DataError, match="need 3 such classes but toy has 2"):
+        episodes(pool_of(70, 70, 5))

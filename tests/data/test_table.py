@@ -1,0 +1,114 @@
+import datetime
+import sys
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from fedmeta.data.table import read_table
+from fedmeta.errors import DataError, MissingExtraError
+
+GOOD = "a,label,user,b\n1,yes,u1,0.5\n2,no,u2,1e3\n\n3,yes,u1,-4\n"
+
+
+def csv(tmp_path, text, encoding="utf-8"):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding=encoding, newline="")
+    return path
+
+
+def parquet(tmp_path, **columns):
+    path = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("text", [GOOD, GOOD.replace("\n", "\r\n")])
+def test_csv(tmp_path, text, encoding):
+    pool = read_table(csv(tmp_path, text, encoding), node="user")
+    assert pool.inputs.tolist() == [[1, 0.5], [2, 1000], [3, -4]]
+    assert pool.inputs.dtype == np.float32
+    assert (pool.labels.tolist(), pool.class_names) == ([1, 0, 1], ("no", "yes"))
+    assert pool.owners.tolist() == ["u1", "u2", "u1"]
+    assert pool.notes == ("3 samples from t.csv",)
+
+
+def test_parquet_reads_as_csv_does(tmp_path):
+    path = parquet(
+        tmp_path, a=[1, 2, 3], label=["yes", "no", "yes"], user=[1, 2, 1], b=[True, False, True]
+    )
+    pool = read_table(path, node="user")
+    assert pool.inputs.tolist() == [[1, 1], [2, 0], [3, 1]]
+    assert (pool.labels.tolist(), pool.owners.tolist()) == ([1, 0, 1], ["1", "2", "1"])
+
+
+@pytest.mark.parametrize("labels", [["10", "9", "10"], ["10.0", "9.0", "10.0"]])
+def test_numbers_as_classes_sort_as_numbers(tmp_path, labels):
+    text = "x,y\n" + "".join(f"0,{label}\n" for label in labels)
+    pool = read_table(csv(tmp_path, text), label="y")
+    assert (pool.labels.tolist(), pool.class_names) == ([1, 0, 1], ("9", "10"))
+
+
+def test_regression(tmp_path):
+    pool = read_table(csv(tmp_path, "x,label\n1,0.5\n2,2\n"), task="regression")
+    assert pool.labels.tolist() == [[0.5], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "t.csv is empty"),
+        ("a,label\n", "has a header but no rows"),
+        ("a,a,label\n1,2,x\n", "two columns 'a'"),
+        ("a,lable\n1,x\n", "no column 'label': did you mean 'lable'?"),
+        ("label\nx\n", "no column besides 'label'"),
+        ("a,label\n1,x\n2\n", "row 2 has 1 values for 2 columns"),
+        ("a,label\n1,x\ntwo,x\n", "column 'a', row 2 is 'two', not a number"),
+        ("a,label\n1,x\n,x\n", "no value in column 'a', row 2"),
+        ("a,label\n1,x\nnan,x\n", "column 'a', row 2 is 'nan', not a finite number"),
+        ("a,label\n1,x\n2,\n", "no value in column 'label', row 2"),
+        ("a,label\n1,0.5\n2,1\n", "use task = 'regression'"),
+    ],
+)
+def test_damage_in_csv_is_told(tmp_path, text, message):
+    with pytest.raises(DataError) as error:
+        read_table(csv(tmp_path, text))
+    assert message in str(error.value)
+
+
+def test_csv_in_another_encoding_is_told(tmp_path):
+    with pytest.raises(DataError, match="not a CSV text in UTF-8"):
+        read_table(csv(tmp_path, "a,label\n1,Käse\n", "latin-1"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1, None], "label": [0, 1]}, "no value in column 'a', row 2"),
+        ({"a": [1.0, float("nan")], "label": [0, 1]}, "no value in column 'a', row 2"),
+        ({"a": [[1, 2], [3, 4]], "label": [0, 1]}, "column 'a', row 1 is [1, 2], not a number"),
+        ({"a": [[1], [3, 4]], "label": [0, 1]}, "column 'a', row 1 is [1], not a number"),
+        ({"a": [datetime.date(2021, 1, 1)], "label": [0]}, "column 'a', row 1 is datetime.date"),
+        ({"a": pyarrow.array([], pyarrow.int64()), "label": pyarrow.nulls(0)}, "has no rows"),
+    ],
+)
+def test_damage_in_parquet_is_told(tmp_path, columns, message):
+    with pytest.raises(DataError) as error:
+        read_table(parquet(tmp_path, **columns))
+    assert message in str(error.value)
+
+
+def test_what_is_no_parquet_is_told(tmp_path):
+    path = tmp_path / "t.parquet"
+    path.write_bytes(b"text")
+    with pytest.raises(DataError, match=r"t.parquet is not a parquet file"):
+        read_table(path)
+
+
+def test_missing_pyarrow_is_told(tmp_path, monkeypatch):
+    path = parquet(tmp_path, a=[1], label=[1])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"fedmeta\[parquet\]"):
+        read_table(path)

@@ -1,0 +1,1 @@
+"""The slow twin: an independent reference implementation. Imports nothing from ``fedmeta``."""
