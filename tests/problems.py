@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from oracle.twin import Model, OracleNode
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -21,6 +20,7 @@ from fedmeta.losses import Loss
 from fedmeta.objective import Objective
 from fedmeta.participation import Participation
 from fedmeta.tree import Tree
+from oracle.twin import Model, OracleNode
 
 PLAIN = Scaling(np.zeros(()), np.ones(()))
 DOUBLE = Execution(dtype="float64")
@@ -109,7 +109,7 @@ def engine_for(
     federation: Federation,
     model: FunctionalModel,
     execution: Execution = LAYOUTS["batched-all"],
-    participation: Participation = Participation(),  # noqa: B008 - frozen
+    participation: Participation = Participation(),
     loss: Loss = losses.cross_entropy,
     seed: int = 0,
     forward_mode: bool = False,

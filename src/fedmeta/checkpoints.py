@@ -15,6 +15,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
@@ -66,7 +67,10 @@ def load(folder: Path, round_number: int, like: Checkpoint) -> Checkpoint:
         RunFolderError: if it is damaged, of another format, or of another model or algorithm.
     """
     path = folder / f"round-{round_number:06d}"
-    facts = read_json(path / "state.json", "checkpoint")
+    try:
+        facts = read_json(path / "state.json", "checkpoint")
+    except RunFolderError as error:
+        raise RunFolderError(error.problem, _older(folder, round_number)) from error
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         version = facts.get("format") if isinstance(facts, dict) else None
         raise RunFolderError(
@@ -83,7 +87,13 @@ def load(folder: Path, round_number: int, like: Checkpoint) -> Checkpoint:
         raise RunFolderError(
             f"checkpoint {path} is truncated or damaged", _older(folder, round_number)
         )
-    tensors, expected = load_safetensors(content), _flatten(like)
+    try:
+        tensors, expected, number = load_safetensors(content), _flatten(like), int(facts["round"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"checkpoint {path} is not complete ({type(error).__name__}: {error})",
+            _older(folder, round_number),
+        ) from error
     for name in sorted({*tensors, *expected}):
         here, wanted = tensors.get(name), expected.get(name)
         if here is None or wanted is None or here.shape != wanted.shape:
@@ -92,7 +102,7 @@ def load(folder: Path, round_number: int, like: Checkpoint) -> Checkpoint:
                 f"is {_shape(here)} there and {_shape(wanted)} here",
                 "resume with the settings the run was started with",
             )
-    return Checkpoint(int(facts["round"]), *_unflatten(tensors, like))
+    return Checkpoint(number, *_unflatten(tensors, like))
 
 
 def _older(folder: Path, damaged: int) -> str:

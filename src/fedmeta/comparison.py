@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fedmeta.algorithms import FedAvg
 from fedmeta.algorithms.base import Algorithm
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import fit_scaling
 from fedmeta.errors import DivergedError, RunFolderError, SettingError, require
 from fedmeta.intervals import interval
+from fedmeta.objective import Adaptation
 from fedmeta.plain import to_plain
 from fedmeta.settings import Settings
 from fedmeta.storage import write_json
@@ -69,8 +71,8 @@ def compare(
     """Train every contestant with every seed and put the results side by side.
 
     With the same seed all contestants see the same nodes, splits and initial weights, so their
-    differences are paired. A run that diverges counts as one: its metric is that of the initial
-    model without adaptation, which is what a device would be left with.
+    differences are paired. A run that diverges counts as one: its metric is that of the model
+    without adaptation (the initial one if training diverged), which is what a device is left with.
 
     Args:
         settings: data, model, training and execution; its algorithm is not used.
@@ -87,6 +89,10 @@ def compare(
         raise SettingError(f"the algorithms are {labels}", "name each one once, at least one")
     if (folder / FILE).exists():
         raise RunFolderError(f"{folder} holds a comparison already", "choose another --out")
+    if (folder / "settings.json").exists() or (folder / "runs").exists():
+        raise RunFolderError(
+            f"{folder} holds runs already", "choose another --out, or delete that folder"
+        )
     rows: dict[str, dict[str, Any]] = {}
     for seed in seeds:
         federation = load(settings.data, seed)
@@ -143,14 +149,18 @@ def _one(
         run = train_settings(settings, federation, folder=folder, callbacks=callbacks)
     except DivergedError:
         diverged = True
-        start = replace(settings, training=replace(settings.training, rounds=0))
-        run = train_settings(start, federation)
+        # What is left is the initial model as it is: nothing that could diverge again.
+        training = replace(settings.training, rounds=0, evaluation_steps=(0,))
+        still = FedAvg(inner=Adaptation(steps=0))
+        run = train_settings(replace(settings, training=training, algorithm=still), federation)
     summary = run.summary
-    steps = 0 if diverged else summary["adaptation_steps"]
+    reached = summary["target_metric"][str(summary["adaptation_steps"])]["mean"]
+    diverged = diverged or reached is None  # adaptation itself may blow up
+    before = summary["target_metric"]["0"]["mean"]
     return {
         "metric": summary["metric"],
-        "values": summary["target_metric"][str(steps)]["mean"],
-        "before": summary["target_metric"]["0"]["mean"],
+        "values": before if diverged else reached,
+        "before": before,
         "rounds": settings.training.rounds,
         "adaptation_steps": summary["adaptation_steps"],
         "gradient_evaluations": summary["gradient_evaluations"],
@@ -166,7 +176,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "label": row["label"],
         "algorithm": row["algorithm"],
         "rounds": row["rounds"][0],
-        "adaptation_steps": row["adaptation_steps"][0],
+        "adaptation_steps": max(row["adaptation_steps"]),  # a diverged run has none
         "values": row["values"],
         "before": row["before"],
         "mean": mean,

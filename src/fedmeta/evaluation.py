@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.packing import NodeData, Samples
 from fedmeta.data.scaling import Scaling
 from fedmeta.engines.local import Layout, NodeStore, node_keys
-from fedmeta.errors import DataError
+from fedmeta.errors import DataError, DivergedError
 from fedmeta.objective import Adaptation, Objective, adapt
 from fedmeta.tree import Tree
 
@@ -42,8 +43,11 @@ class Evaluation:
     seen_classes: Values
     losses: Values
 
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Mean over nodes, mean over query samples, median and worst decile, by steps."""
+    def summary(self) -> dict[str, dict[str, float | None]]:
+        """Mean over nodes, mean over query samples, median and worst decile, by steps.
+
+        What is not finite, because adaptation blew a node's model up, is None.
+        """
         table = {
             str(s): statistics(v, self.query_sizes, self.metric) for s, v in self.values.items()
         }
@@ -51,7 +55,7 @@ class Evaluation:
             table[str(steps)]["mean_seen_classes"] = float(np.mean(seen))
         for steps, losses in self.losses.items():
             table[str(steps)]["mean_loss"] = float(np.mean(losses))
-        return table
+        return {s: {name: _finite(v) for name, v in row.items()} for s, row in table.items()}
 
     def per_node(self) -> list[dict[str, Any]]:
         """One row per target for reports: name, query size and metric by steps."""
@@ -59,10 +63,14 @@ class Evaluation:
             {
                 "name": name,
                 "query": size,
-                "metric": {str(steps): values[i] for steps, values in self.values.items()},
+                "metric": {str(steps): _finite(values[i]) for steps, values in self.values.items()},
             }
             for i, (name, size) in enumerate(zip(self.nodes, self.query_sizes, strict=True))
         ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def statistics(values: Sequence[float], sizes: Sequence[int], metric: str) -> dict[str, float]:
@@ -133,6 +141,13 @@ def evaluate(
             if name in result
         }
 
+    for count, result in zip(ordered, results, strict=True):
+        if not all(bool(torch.isfinite(each).all()) for each in result.values()):
+            raise DivergedError(
+                f"after {count} adaptation steps of size {adaptation.step_size:g} the loss of a "
+                "target node is no longer finite",
+                "lower the inner step size or evaluate after fewer steps",
+            )
     return Evaluation(
         metric=metric_name(task),
         nodes=tuple(node.name for node in nodes),

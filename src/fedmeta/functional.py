@@ -74,7 +74,7 @@ class FunctionalModel:
     def __call__(self, theta: Tree, inputs: Tensor, key: Tensor | None = None) -> Tensor:
         """Outputs for the inputs under θ; without a key dropout is off."""
         tensors, module = {**self.constants, **theta}, self.inference
-        if key is not None and self.dropouts:
+        if key is not None:
             module = self.training
             for place, name in enumerate(self.dropouts):
                 tensors[f"{name}.key"] = randomness.fold(key, place)
@@ -83,10 +83,11 @@ class FunctionalModel:
 
     def module(self, theta: Tree) -> nn.Module:
         """A stand-alone module in evaluation mode that holds θ."""
-        module = copy.deepcopy(self.inference)
+        module, values = copy.deepcopy(self.inference), {**self.constants, **theta}
         with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                parameter.copy_({**self.constants, **theta}[name])
+            for name, place in (*module.named_parameters(), *module.named_buffers()):
+                if name in values:  # the keys of dropout layers are not
+                    place.copy_(values[name])
         return module
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FunctionalModel:
@@ -145,11 +146,15 @@ def check_on_samples(model: FunctionalModel, inputs: Tensor, outputs: int) -> No
         outputs: how many numbers per sample the task needs.
     """
     key = randomness.key(0)
+    many = inputs.repeat(16, *[1] * (inputs.ndim - 1))  # enough for rare draws to show
     try:
         with torch.no_grad():
             together = model(model.theta, inputs, None)
-            alone = model(model.theta, inputs[:1], None)
-            once, again = (model(model.theta, inputs, key) for _ in range(2))
+            once, again = (model(model.theta, many, key) for _ in range(2))
+            pairs = [
+                (model(model.theta, inputs, mode)[:1], model(model.theta, inputs[:1], mode))
+                for mode in (None, key)  # some layers couple samples in training mode only
+            ]
     except (RuntimeError, ValueError, TypeError) as error:
         raise ModelError(
             f"the model fails on samples of shape {tuple(inputs.shape[1:])}: "
@@ -161,24 +166,25 @@ def check_on_samples(model: FunctionalModel, inputs: Tensor, outputs: int) -> No
             f"the model returns {tuple(together.shape)} for {len(inputs)} samples",
             f"the task needs {outputs} outputs per sample, shape ({len(inputs)}, {outputs})",
         )
-    tolerance = 1e-3 * float(together.abs().max()) + 1e-6
-    if not torch.allclose(together[:1], alone, atol=tolerance):
-        raise ModelError(
-            "the model's output for a sample changes with the other samples of its batch",
-            "remove what couples them (batch statistics, attention across samples, …)",
-        )
     if not torch.equal(once, again):
         raise ModelError(
             "the model gives different outputs for the same input twice",
             "draw randomness through nn.Dropout layers only (not torch.nn.functional.dropout, "
             "nor the dropout argument of recurrent or attention layers)",
         )
+    tolerance = 1e-3 * float(together.abs().max()) + 1e-6
+    if not all(torch.allclose(among, alone, atol=tolerance) for among, alone in pairs):
+        raise ModelError(
+            "the model's output for a sample changes with the other samples of its batch",
+            "remove what couples them (batch statistics, attention across samples, …)",
+        )
 
 
 def _key_dropouts(module: nn.Module) -> list[str]:
     """Put a keyed dropout in the place of every dropout layer; returns their names."""
     names = []
-    for name, layer in list(module.named_modules()):
+    # With duplicates: one layer may stand in several places, and each place gets its own mask.
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
         whole = _DROPOUT.get(type(layer))
         if whole is None or name == "":
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,12 @@ def load_object(name: str, what: str) -> Any:
     path = Path(module_name)
     try:
         if path.suffix == ".py":
-            spec = importlib.util.spec_from_file_location(path.stem, path)
+            # Under a name of its own, so that a user's random.py hides nobody else's.
+            spec = importlib.util.spec_from_file_location(f"fedmeta_user_{path.stem}", path)
             if spec is None or spec.loader is None or not path.is_file():
                 raise SettingError(f"{what} file {module_name} does not exist", "check the path")
             module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module  # dataclasses look their module up there
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
@@ -45,5 +48,5 @@ def load_object(name: str, what: str) -> Any:
             "mend that file, or check the name",
         ) from error
     if not hasattr(module, attribute):
-        raise SettingError(f"{module_name} has no {attribute!r}", f"name a {what} that it defines")
+        raise SettingError(f"{module_name} has no {attribute!r}", f"name the {what} it defines")
     return getattr(module, attribute)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedmeta.data.federation import Task
 from fedmeta.errors import SettingError, nearest
+from fedmeta.functional import FunctionalModel
 from fedmeta.imports import load_object, names_code
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -24,6 +26,26 @@ def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     return (outputs - labels).square().mean(dim=-1)
 
 
+def check_loss(loss: Loss, model: FunctionalModel, inputs: Tensor, labels: Tensor) -> None:
+    """Try a loss on a few samples: does it run, and give one number for each?"""
+    with torch.no_grad():
+        outputs = model(model.theta, inputs, None)
+    try:
+        losses = loss(outputs, labels.to(outputs.device))
+        shape = tuple(losses.shape)
+    except Exception as error:  # whatever the user's own code raises
+        raise SettingError(
+            f"the loss fails on outputs of shape {tuple(outputs.shape)} and labels of shape "
+            f"{tuple(labels.shape)} ({type(error).__name__}: {error})",
+            "give a function (outputs, labels) → losses that fits the task",
+        ) from error
+    if shape != (len(inputs),):
+        raise SettingError(
+            f"the loss returns shape {shape} for {len(inputs)} samples",
+            "return one number per sample (reduction='none'), not their mean",
+        )
+
+
 _LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
 
 
@@ -36,6 +58,10 @@ def named_loss(name: str, task: Task) -> Loss:
     """
     if names_code(name):
         loss: Loss = load_object(name, "loss")
+        if not callable(loss):
+            raise SettingError(
+                f"{name} is a {type(loss).__name__}", "name a function (outputs, labels) → losses"
+            )
         return loss
     if name == "auto":
         return cross_entropy if task.kind == "classification" else squared_error

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedmeta import randomness
+from fedmeta import randomness, tree
 from fedmeta.data.federation import Task
 from fedmeta.data.packing import Samples
 from fedmeta.data.scaling import Scaling
@@ -132,8 +132,7 @@ class MetaModel:
                 is never loaded because a file names it.
             loss: likewise for a loss of your own.
         """
-        path = Path(path)
-        file = path / FILE if path.is_dir() else path
+        file = _file(Path(path))
         tensors, metadata = read_tensors(file, "meta-model")
         facts = _facts(file, metadata)
         try:
@@ -152,6 +151,11 @@ class MetaModel:
                 _part(tensors, prefix) for prefix in ("theta", "constants", "scaling")
             )
             check_same_tensors(model.theta, theta, str(file))
+            if not tree.is_finite(theta):
+                raise RunFolderError(
+                    f"{file} has NaN or infinite parameters", "restore it from a copy"
+                )
+            theta = {name: theta[name] for name in model.theta}  # files have an order of their own
             model = replace(model, constants=constants or model.constants)
             about = {k: v for k, v in facts.items() if k not in _OWN_FACTS}
             return cls(
@@ -167,13 +171,15 @@ class MetaModel:
 
     def _scaled(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
         raw = inputs.detach().cpu().numpy() if isinstance(inputs, Tensor) else np.asarray(inputs)
-        if raw.shape[1:] != self.input_shape:
+        if raw.ndim == 0 or raw.shape[1:] != self.input_shape:
             raise DataError(
                 f"samples have shape {raw.shape[1:]}, the model takes {self.input_shape}",
                 "give (n, *shape) samples like those it was trained on",
             )
-        if not np.isfinite(raw).all():
-            raise DataError("the samples have NaN or infinite features", "clean them first")
+        if raw.dtype.kind not in "biuf" or not np.isfinite(raw).all():
+            raise DataError(
+                "the samples have NaN, infinite or non-numeric features", "clean them first"
+            )
         first = next(iter(self.theta.values()))
         return self.scaling.apply(raw, first.dtype).to(first.device)
 
@@ -181,7 +187,7 @@ class MetaModel:
         raw = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
         first = next(iter(self.theta.values()))
         if self.task.kind == "regression":
-            return torch.tensor(raw.reshape(len(raw), -1), dtype=first.dtype, device=first.device)
+            return self._values(raw).to(first)
         if raw.dtype.kind in "US":
             numbers = {name: number for number, name in enumerate(self.task.class_names)}
             if unknown := sorted({str(name) for name in raw} - set(numbers)):
@@ -190,12 +196,25 @@ class MetaModel:
                     f"its classes are {', '.join(self.task.class_names[:20])}",
                 )
             raw = np.array([numbers[str(name)] for name in raw], dtype=np.int64)
-        if raw.dtype.kind not in "iu" or raw.min() < 0 or raw.max() >= self.task.outputs:
+        fits = raw.dtype.kind in "iu" and raw.ndim == 1
+        if not fits or (raw.size and not 0 <= raw.min() <= raw.max() < self.task.outputs):
             raise DataError(
                 "labels are not class numbers or names",
                 f"use whole numbers from 0 to {self.task.outputs - 1}, or class names",
             )
         return torch.tensor(raw, dtype=torch.int64, device=first.device)
+
+    def _values(self, raw: npt.NDArray[Any]) -> Tensor:
+        """Labels of a regression task, (n, outputs)."""
+        values = raw[:, None] if raw.ndim == 1 else raw
+        if values.shape[1:] != (self.task.outputs,) or values.dtype.kind not in "biuf":
+            raise DataError(
+                f"labels have shape {raw.shape}",
+                f"give numbers, {self.task.outputs} per sample, shape (n, {self.task.outputs})",
+            )
+        if not np.isfinite(values).all():
+            raise DataError("the labels have NaN or infinite values", "clean them first")
+        return torch.tensor(values)
 
 
 _OWN_FACTS = frozenset({"format", "task", "adaptation", "input_shape"})
@@ -203,10 +222,19 @@ _OWN_FACTS = frozenset({"format", "task", "adaptation", "input_shape"})
 
 def load_theta(path: Path | str) -> Tree:
     """The parameters in a run folder, a model file or a plain safetensors state dict."""
-    path = Path(path)
-    file = path / FILE if path.is_dir() else path
-    tensors, _ = read_tensors(file, "parameters")
+    tensors, _ = read_tensors(_file(Path(path)), "parameters")
     return _part(tensors, "theta") or tensors
+
+
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if not (path / FILE).exists() and (path / "settings.json").exists():
+        raise RunFolderError(
+            f"run {path} has no {FILE}: it has not finished, or diverged",
+            "continue it with train --resume, or use another run",
+        )
+    return path / FILE
 
 
 def check_same_tensors(expected: Tree, found: Tree, where: str) -> None:
@@ -254,7 +282,7 @@ def _network(
             raise RunFolderError(
                 f"{file} was trained with a network of your own "
                 f"({stored.get('class') or stored['name']})",
-                "name that network again: --model on the command line, network= in Python",
+                "name that network again: evaluate --model, adapt --network, or network= in Python",
             )
         network = ModelSettings(**stored)
     return functionalise(build(network, shape, task.outputs, seed=0))

@@ -109,7 +109,7 @@ def build(settings: ModelSettings, shape: Sequence[int], outputs: int, seed: int
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if names_code(settings.name):
-            model = load_object(settings.name, "model")(tuple(shape), outputs)
+            model = _own(settings.name, shape, outputs)
             if not isinstance(model, nn.Module):
                 raise ModelError(
                     f"{settings.name} returned a {type(model).__name__}", "return an nn.Module"
@@ -124,6 +124,20 @@ def build(settings: ModelSettings, shape: Sequence[int], outputs: int, seed: int
         if settings.initialisation == "truncated-normal":
             _truncated_normal(model)
         return model
+
+
+def _own(name: str, shape: Sequence[int], outputs: int) -> object:
+    make = load_object(name, "model")
+    if not callable(make):
+        raise ModelError(f"{name} is a {type(make).__name__}", "name a function that makes a model")
+    try:
+        return make(tuple(shape), outputs)
+    except Exception as error:  # whatever the user's own code raises
+        raise ModelError(
+            f"{name} failed for shape {tuple(shape)} and {outputs} outputs "
+            f"({type(error).__name__}: {error})",
+            "mend that function: it takes (input shape, number of outputs)",
+        ) from error
 
 
 def paper_channels(shape: Sequence[int], outputs: int) -> tuple[int, ...]:

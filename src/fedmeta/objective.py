@@ -269,8 +269,14 @@ def local_descent(
 
 
 def union(data: NodeData) -> Samples:
-    """All samples of a node, support first."""
-    return Samples(*(torch.cat(parts) for parts in zip(*data, strict=True)))
+    """All samples of a node, support first; padding moves to the end.
+
+    There it shifts no row of a real sample, so that mini-batches and dropout masks are those of
+    the node without padding.
+    """
+    joined = Samples(*(torch.cat(parts) for parts in zip(*data, strict=True)))
+    order = torch.argsort((joined.mask == 0).to(torch.int8), stable=True)
+    return Samples(*(part[order] for part in joined))
 
 
 def _linearise(
@@ -324,5 +330,6 @@ def _batch(samples: Samples, size: int | None, key: Tensor | None, step: int) ->
     if stream is None:
         raise SettingError("mini-batches were asked for without a random key", "pass a key")
     draws = randomness.uniform(stream, len(samples.mask)) + (samples.mask == 0)
-    chosen = torch.argsort(draws, stable=True)[:size]
+    # In the samples' own order: a row's dropout mask goes by its place.
+    chosen = torch.argsort(draws, stable=True)[:size].sort().values
     return Samples(*(part[chosen] for part in samples))

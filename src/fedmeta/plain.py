@@ -6,10 +6,11 @@ wrong type is an error that says which type was wanted.
 
 from __future__ import annotations
 
+import hashlib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import torch
@@ -22,7 +23,7 @@ T = TypeVar("T")
 def to_plain(value: Any) -> Any:
     """A dataclass, or what one holds, as dictionaries, lists, numbers and strings.
 
-    Functions become "module:name", tensors their shape: enough to tell two settings apart.
+    Functions become "module:name", tensors shape and digest: enough to tell two settings apart.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
@@ -31,7 +32,9 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(each) for each in value]
     if isinstance(value, torch.Tensor):
-        return f"tensor of shape {tuple(value.shape)}"
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        return f"tensor of shape {tuple(value.shape)}, sha256 {digest}"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', repr(value))}"
@@ -55,6 +58,10 @@ def from_plain(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     for name in values:
         if name not in known:
             raise SettingError(f"{where} has no setting {name!r}", nearest(name, known))
+    for each in fields(cls):  # type: ignore[arg-type]
+        required = each.init and each.default is MISSING and each.default_factory is MISSING
+        if required and each.name not in values:
+            raise SettingError(f"{where} lacks {each.name!r}", f"give {_kind(hints[each.name])}")
     return cls(
         **{name: _convert(value, hints[name], f"{where}.{name}") for name, value in values.items()}
     )
@@ -97,7 +104,7 @@ def _convert_union(value: Any, choices: tuple[Any, ...], where: str) -> Any:
             nested = isinstance(value, Mapping) and is_dataclass(choice)
             problem = error if nested or problem is None else problem
     if len(candidates) > 1 and not isinstance(value, Mapping):
-        wanted = " or ".join(_kind(choice) for choice in candidates)
+        wanted = " or ".join(dict.fromkeys(_kind(choice) for choice in candidates))
         raise SettingError(f"{where} is {value!r}", f"give {wanted}")
     assert problem is not None
     raise problem

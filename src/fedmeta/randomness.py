@@ -11,6 +11,7 @@ The mixer is splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -57,8 +58,7 @@ def truncated_normal(source: Tensor, count: int) -> Tensor:
     """`count` standard normal numbers cut off at two deviations (by the inverse distribution)."""
     low = 0.022750131948179212  # Φ(−2): the mass left of the cut
     u = low + (1 - 2 * low) * uniform(source, count)
-    normal: Tensor = torch.erfinv(2 * u - 1)
-    return normal * 2.0**0.5
+    return torch.erfinv(2 * u - 1) * math.sqrt(2)
 
 
 def _mix(state: Tensor) -> Tensor:

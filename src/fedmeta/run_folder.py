@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -62,6 +62,8 @@ class RunFolder:
             raise RunFolderError(
                 f"{path} holds a run already", "continue it with --resume, or choose another --out"
             )
+        if (path / "comparison.json").exists():
+            raise RunFolderError(f"{path} holds a comparison already", "choose another --out")
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
         write_json(path / "federation.json", federation)
@@ -83,17 +85,17 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """What settings.json says."""
         settings = read_json(self._settings_file, "settings of the run")
-        if not isinstance(settings, dict) or settings.get("format") != FORMAT:
-            found = settings.get("format") if isinstance(settings, dict) else None
+        if settings.get("format") != FORMAT:
             raise RunFolderError(
-                f"run {self.path} has format {found!r}, this version reads {FORMAT}",
+                f"run {self.path} has format {settings.get('format')!r}, this version reads "
+                f"{FORMAT}",
                 "use the version of fedmeta that wrote it",
             )
         return settings
 
     def federation(self) -> dict[str, Any]:
         """What federation.json says."""
-        return dict(read_json(self.path / "federation.json", "description of the federation"))
+        return read_json(self.path / "federation.json", "description of the federation")
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says; a run that has not ended has none."""
@@ -102,7 +104,7 @@ class RunFolder:
             raise RunFolderError(
                 f"run {self.path} has not ended (no summary.json)", "continue it with --resume"
             )
-        return dict(read_json(file, "summary of the run"))
+        return read_json(file, "summary of the run")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
@@ -135,7 +137,10 @@ class RunFolder:
 
     def rewind(self, last_round: int) -> list[Record]:
         """Keep the lines up to a round, so that the rounds after it can be written again."""
-        kept = [record for record in self.history() if record["round"] <= last_round]
+        history = self.history()
+        if not all(isinstance(record, dict) and "round" in record for record in history):
+            raise RunFolderError(f"{self._metrics_file} is damaged", "restore or delete it")
+        kept = [record for record in history if record["round"] <= last_round]
         lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept)
         write_bytes(self._metrics_file, lines.encode())
         return kept
@@ -157,7 +162,7 @@ def difference(stored: Any, given: Any, where: str = "") -> str | None:
             if (found := difference(stored.get(key), given.get(key), place)) is not None:
                 return found
         return None
-    if isinstance(stored, Sequence) and isinstance(given, Sequence):
+    if isinstance(stored, list | tuple) and isinstance(given, list | tuple):
         stored, given = list(stored), list(given)
     return None if stored == given else f"{where} was {stored!r} and is now {given!r}"
 

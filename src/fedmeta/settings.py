@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,12 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     """
     if names_code(name):
         cls = load_object(name, "algorithm")
+        made = isinstance(cls, type) and is_dataclass(cls)
+        if not made or not all(hasattr(cls, part) for part in ("name", "node_step", "passes")):
+            raise SettingError(
+                f"{name} is not an algorithm",
+                "name a dataclass that subclasses fedmeta.Algorithm and has a name of its own",
+            )
     elif name in ALGORITHMS:
         cls = ALGORITHMS[name]
     else:
@@ -175,6 +181,8 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
         if other not in ALGORITHMS and not names_code(other):
             raise SettingError(f"algorithms has no {other!r}", nearest(other, ALGORITHMS))
     own = table.get("algorithms", {}).get(name, {})
+    if not isinstance(own, Mapping):
+        raise SettingError(f"algorithms.{name} is {own!r}", f"make it a table [algorithms.{name}]")
     if any(each.name == "inner" for each in fields(cls)):
         own = merged([{"inner": table.get("inner", {})}, own])
     algorithm: Algorithm = from_plain(cls, own, f"algorithms.{name}")

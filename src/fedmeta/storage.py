@@ -34,7 +34,10 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves either the old one or the new one, never a part."""
+    path = path.resolve() if path.is_symlink() else path  # the link stays what it is
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if path.exists() and not (path.is_file() or path.is_dir()):  # nor is a device replaced
+        raise RunFolderError(f"{path} is a device, not a file", "name an ordinary file")
     with writing(path):
         try:
             _write_synced(temporary, content)
@@ -55,19 +58,22 @@ def to_json(value: object) -> str:
     return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file, or say which file is missing or damaged.
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON file that holds one object, or say which file is missing or damaged.
 
     Args:
         path: the file.
         what: what it is, for the message ("settings of the run").
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunFolderError(f"there is no {path} ({what})", "check the path") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RunFolderError(f"{path} ({what}) is damaged: {error}", "restore the file") from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{path} ({what}) is damaged: not an object", "restore the file")
+    return value
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

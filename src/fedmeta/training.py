@@ -28,7 +28,7 @@ from fedmeta.engines.local import Layout, LocalEngine, lay_out
 from fedmeta.errors import DataError, DivergedError, RunFolderError, require
 from fedmeta.evaluation import Evaluation, evaluate, metric_name
 from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
-from fedmeta.losses import Loss, named_loss
+from fedmeta.losses import Loss, check_loss, named_loss
 from fedmeta.meta_model import MetaModel, check_same_tensors
 from fedmeta.models import ModelSettings, build
 from fedmeta.objective import Passes
@@ -46,7 +46,8 @@ class TrainingSettings:
         rounds: T ≥ 0, platform updates.
         seed: of everything that is drawn.
         evaluate_every: rounds between evaluations on the targets; 0: only after the last round.
-        evaluation_steps: numbers of adaptation steps to evaluate after.
+        evaluation_steps: numbers of adaptation steps to evaluate after, besides 0 and the
+            adaptation's own.
         checkpoint_every: rounds between checkpoints.
         keep_checkpoints: how many of the newest stay on disk.
         patience: stop when the loss has not fallen for that many rounds; None: never.
@@ -63,7 +64,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation_steps", tuple(self.evaluation_steps))
         require(self.rounds >= 0, "rounds", self.rounds, "a whole number of at least 0")
-        require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number of at least 0")
+        require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2⁶³ − 1")
         require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, "0 or more")
         for name in ("checkpoint_every", "keep_checkpoints"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number ≥ 1")
@@ -149,7 +150,7 @@ class Job:
             self.layout,
             state.theta,
             rule,
-            (*self.training.evaluation_steps, rule.steps),
+            (0, *self.training.evaluation_steps, rule.steps),
             self.federation,
             self.federation.targets,
             self.scaling,
@@ -220,7 +221,7 @@ def train(
     if resume and folder is None:
         raise RunFolderError("there is nothing to resume", "give the folder of a run")
     opened = RunFolder.open(Path(folder)) if resume and folder is not None else None
-    stored = opened.settings() if opened else None
+    stored = _stored(opened) if opened else None
     if stored is not None:  # sums must be laid out as before, or the last bits would differ
         execution = from_plain(Execution, stored["settings"]["execution"], "execution")
     job = prepare(
@@ -268,6 +269,11 @@ def prepare(
     """Check that everything fits together and resolve what was left open. See `train`."""
     if not federation.sources:
         raise DataError(f"{federation.name} has no source nodes", "lower target_share")
+    if federation.task.kind == "classification" and federation.task.outputs < 2:
+        raise DataError(
+            f"all samples of {federation.name} are of one class",
+            "give at least two classes, or check the label column",
+        )
     scaling = scaling or fit_scaling(federation)
     task, shape = federation.task, federation.inputs.shape[1:]
     loss_name = loss if isinstance(loss, str) else to_plain(loss)
@@ -285,6 +291,8 @@ def prepare(
     few = pack(federation, federation.sources[:1], scaling, execution.torch_dtype)
     inputs = torch.cat([few.support.inputs[0], few.query.inputs[0]])[:4]
     check_on_samples(network, inputs.to(execution.torch_device), task.outputs)
+    labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
+    check_loss(function, network, inputs.to(execution.torch_device), labels)
     with threads(execution.threads):
         layout = lay_out(execution, network, function, federation, scaling, algorithm)
     settings = {
@@ -316,21 +324,29 @@ def _loop(
         if saved := checkpoints.rounds(folder.checkpoints):
             point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, nodes))
             done, state, nodes = point.round, point.state, point.nodes
+        if done > training.rounds:
+            raise RunFolderError(
+                f"run {folder.path} has done {done} rounds already, more than {training.rounds}",
+                "resume it with a larger --rounds",
+            )
         history = folder.rewind(done)
     for callback in callbacks:
         callback.on_start(done + 1, training.rounds)
     status, evaluation = "finished", None
     for number in range(done + 1, training.rounds + 1):
+        if training.stops(history):
+            status, evaluation = "stopped early", None
+            break
         started = time.perf_counter()
         result = engine.round(state, nodes, number)
         record: Record = {"round": number, **result.metrics}
         if not _is_finite(record, result.state):
-            _end(job, identity, folder, history, None, "diverged", callbacks)
+            _end(job, identity, folder, history, state, None, "diverged", callbacks)
             raise _diverged(number, job.algorithm, folder)
         state, nodes = result.state, result.nodes
         last = number == training.rounds
         if last or (training.evaluate_every and number % training.evaluate_every == 0):
-            evaluation = job.evaluate(state)
+            evaluation = _measured(job, state)
             if evaluation is not None:
                 record["target"] = {s: row["mean"] for s, row in evaluation.summary().items()}
         record["seconds"] = time.perf_counter() - started
@@ -342,17 +358,25 @@ def _loop(
                 checkpoints.save(folder.checkpoints, point, training.keep_checkpoints)
         for callback in callbacks:
             callback.on_round(record)
-        if training.stops(history) and not last:
-            status = "stopped early"
-            break
-    if evaluation is None or status == "stopped early":
-        evaluation = job.evaluate(state)
     meta_model = job.meta_model(state, identity["id"])
     if folder is not None:
         meta_model.save(folder.model)
-    summary = _end(job, identity, folder, history, evaluation, status, callbacks)
+    try:
+        evaluation = evaluation or job.evaluate(state)
+    except DivergedError:
+        _end(job, identity, folder, history, state, None, "diverged", callbacks)
+        raise
+    summary = _end(job, identity, folder, history, state, evaluation, status, callbacks)
     path = None if folder is None else folder.path
     return Run(meta_model, summary, history, evaluation, path)
+
+
+def _measured(job: Job, state: PlatformState) -> Evaluation | None:
+    """The targets under way; that one of them diverges is told of after the last round only."""
+    try:
+        return job.evaluate(state)
+    except DivergedError:
+        return None
 
 
 def _end(
@@ -360,6 +384,7 @@ def _end(
     identity: Mapping[str, Any],
     folder: RunFolder | None,
     history: Sequence[Record],
+    state: PlatformState,
     evaluation: Evaluation | None,
     status: str,
     callbacks: Sequence[Callback],
@@ -368,13 +393,12 @@ def _end(
     rounds = len(history)
     last = history[-1] if history else {}
     cost = gradient_evaluations(job.algorithm.passes, job.federation)
-    rule = job.settings["algorithm"].get("inner", {})
     summary = {
         "status": status,
         "algorithm": job.algorithm.name,
         "rounds": rounds,
         "metric": metric_name(job.federation.task),
-        "adaptation_steps": rule.get("steps", job.settings["algorithm"].get("steps", 1)),
+        "adaptation_steps": job.algorithm.adaptation(state).steps,
         "target_metric": evaluation.summary() if evaluation else {},
         "targets": evaluation.per_node() if evaluation else [],
         "last_round": {k: v for k, v in last.items() if k not in ("round", "seconds", "target")},
@@ -426,6 +450,17 @@ def _diverged(number: int, algorithm: Algorithm, folder: RunFolder | None) -> Di
         f"training diverged in round {number}: a loss or parameter is no longer finite{kept}",
         remedy,
     )
+
+
+def _stored(folder: RunFolder) -> dict[str, Any]:
+    """The settings of a run to be resumed, with all that resuming looks at."""
+    stored = folder.settings()
+    settings = stored.get("settings")
+    parts = settings if isinstance(settings, Mapping) else {}
+    whole = {"id", "created", "federation"} <= {*stored}
+    if not whole or not all(isinstance(parts.get(k), Mapping) for k in ("execution", "training")):
+        raise RunFolderError(f"{folder.path}/settings.json is damaged", "restore the file")
+    return stored
 
 
 def _check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -92,8 +92,11 @@ def tune(
         raise SettingError("there is nothing to tune", "give at least one --grid or --range")
     name = str(table.get("algorithm", "admm-fedmeta"))
     trials: list[dict[str, Any]] = []
-    for number, point in enumerate(points):
-        settings = build_settings(merged([table, {"algorithms": {name: nested(point)}}]))
+    # All are built before the first is tried: a slip in the last must not cost the others.
+    built = [
+        build_settings(merged([table, {"algorithms": {name: nested(point)}}])) for point in points
+    ]
+    for number, (point, settings) in enumerate(zip(points, built, strict=True)):
         values: list[float] = []
         metric = "accuracy"
         for seed in seeds:
@@ -110,7 +113,9 @@ def tune(
                 continue
             summary = run.summary
             metric = summary["metric"]
-            values.append(summary["target_metric"][str(summary["adaptation_steps"])]["mean"])
+            reached = summary["target_metric"][str(summary["adaptation_steps"])]["mean"]
+            if reached is not None:
+                values.append(reached)
         judged = interval(values) if len(values) == len(seeds) else None
         trials.append(
             {
@@ -151,5 +156,7 @@ def nested(point: Mapping[str, Any]) -> Table:
         place = table
         for parent in parents:
             place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise SettingError(f"{parent} in {key!r} has a value already", "set one of the two")
         place[last] = value
     return table

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from fedmeta.cli.command import Command
@@ -37,6 +40,7 @@ def guarded(
     """Run a shell; what a person can mend is told in one line, and becomes an exit code."""
     try:
         shell(commands, arguments)
+        sys.stdout.flush()
     except FedmetaError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -45,11 +49,19 @@ def guarded(
         sys.stderr.close()
         return 0
     except OSError as error:
+        if error.errno == errno.ENOSPC and not error.filename:  # standard output is a full disk
+            _drop_output()
         where = f" {error.filename}" if error.filename else ""
         return _fail(
             f"the system refused{where} ({error.strerror or error}): check path and disk", 2
         )
     return 0
+
+
+def _drop_output() -> None:
+    """Let go of what was printed but cannot be written, or Python complains at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

@@ -50,7 +50,7 @@ def run(values: Values) -> None:
         )
     steps = model.adaptation.steps if values["steps"] is None else values["steps"]
     require(steps >= 0, "steps", steps, "a whole number of at least 0")
-    support, query = _target(path, values) if values["target"] else _own(model, values)
+    support, query = _target(path, values) if values["data"] is None else _own(model, values)
     adapted = model.adapt(*support, steps=steps, seed=values["seed"] or 0)
     metric = "accuracy" if model.task.kind == "classification" else "mse"
     rows = [

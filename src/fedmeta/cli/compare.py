@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedmeta.algorithms import ALGORITHMS
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
 from fedmeta.comparison import Contestant, compare
-from fedmeta.errors import require, require_choice
+from fedmeta.errors import SettingError, require, require_choice
 from fedmeta.settings import Table, build_algorithm, build_settings, merged
 from fedmeta.tuning import nested
 
@@ -43,8 +45,13 @@ def run(values: Values) -> None:
     full = options.settings_table(PARAMETERS, values)
     names = values["algorithms"] or ["admm-fedmeta", "fedavg", "per-fedavg"]
     contestants = [contestant(full, text) for text in names]
-    settings = build_settings({**full, "algorithm": contestants[0].algorithm.name})
-    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), Path(values["config"] or "comparison").stem)
+    # Not by the first one's name, which may be an algorithm of the user's own.
+    settings = replace(
+        build_settings({key: each for key, each in full.items() if key != "algorithm"}),
+        algorithm=contestants[0].algorithm,
+    )
+    name = Path(values["config"] or "comparison").stem
+    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
     say(
         f"{settings.data.name}: {len(contestants)} algorithms × {count} seeds, "
         f"{settings.training.rounds} rounds, equal {equal}"
@@ -70,6 +77,8 @@ def contestant(full: Table, text: str) -> Contestant:
         Passes(support=5, query=5)
     """
     head, _, tail = text.rpartition(":")
+    if head in ALGORITHMS and "=" not in tail:
+        raise SettingError(f"{text!r} has no setting after its colon", "write NAME:KEY=VALUE")
     name, extra = (head, tail) if head and "=" in tail else (text, "")
     own = dict(options.parse_assignment(each) for each in extra.split(",") if each)
     algorithm = build_algorithm(merged([full, {"algorithms": {name: nested(own)}}]), name)

@@ -6,9 +6,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fedmeta.run_folder import Record
+from fedmeta.storage import write_json, writing
 from fedmeta.training import Callback, loss_of
 
 
@@ -31,7 +33,17 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         grid.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
     for row in rows:
         grid.add_row(*row)
-    Console(soft_wrap=not sys.stdout.isatty()).print(grid)
+    # A file or pipe has no width to squeeze the table into.
+    console = Console() if sys.stdout.isatty() else Console(width=200, soft_wrap=True)
+    console.print(grid)
+
+
+def write_result(path: Path, value: object) -> None:
+    """Write JSON for the user, the folder too where it is missing, and say so."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, value)
+    say(f"written to {path}")
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

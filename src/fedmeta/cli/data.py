@@ -8,10 +8,9 @@ from typing import Any
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import say
+from fedmeta.cli.console import say, write_result
 from fedmeta.data import describe, load
 from fedmeta.settings import build_settings
-from fedmeta.storage import write_json
 
 PARAMETERS = (
     *options.CONFIG,
@@ -42,8 +41,7 @@ def run(values: Values) -> None:
         say()
         say(picture(about["nodes"], names))
     if values["out"]:
-        write_json(Path(values["out"]), about)
-        say(f"written to {values['out']}")
+        write_result(Path(values["out"]), about)
 
 
 def picture(nodes: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:

@@ -6,18 +6,17 @@ from pathlib import Path
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import percent, say, table
+from fedmeta.cli.console import percent, table, write_result
 from fedmeta.cli.reopening import open_model, stored_table
 from fedmeta.data import load
 from fedmeta.engines.execution import Execution, threads
 from fedmeta.engines.local import Layout
-from fedmeta.errors import DataError, SettingError, require
+from fedmeta.errors import DataError, SettingError, require, require_positive
 from fedmeta.evaluation import evaluate
 from fedmeta.objective import Objective
 from fedmeta.plain import from_plain
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import build_settings
-from fedmeta.storage import write_json
 
 PARAMETERS = (
     Parameter("run", str, "Folder of a finished run.", argument=True, required=True),
@@ -29,6 +28,7 @@ PARAMETERS = (
     Parameter("model", str, "Your own network, named again.", setting="model.name"),
     *options.CONFIG,
     *options.DATA,
+    *options.MACHINE,
 )
 
 
@@ -46,10 +46,12 @@ def run(values: Values) -> None:
         )
     rule = model.adaptation
     if (alpha := values["inner_step_size"]) is not None:
-        require(alpha > 0, "inner_step_size", alpha, "a number greater than 0")
+        require_positive("inner_step_size", alpha)
         rule = type(rule)(alpha, rule.steps, rule.scope, rule.batch_size)
     steps = _steps(values["steps"]) or (*settings.training.evaluation_steps, rule.steps)
-    execution = from_plain(Execution, folder.settings()["settings"]["execution"], "execution")
+    # Laid out as in training, for the same numbers to the last bit; on another device if asked.
+    stored = folder.settings()["settings"].get("execution", {})
+    execution = from_plain(Execution, {**stored, **given.get("execution", {})}, "execution")
     network = model.network.to(execution.torch_device, execution.torch_dtype)
     theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
     with threads(execution.threads):
@@ -79,8 +81,7 @@ def run(values: Values) -> None:
         ]
         table("Every target node", ["node", "query", *(f"{s} steps" for s in names)], each)
     if values["out"]:
-        write_json(Path(values["out"]), {"target_metric": summary, "targets": result.per_node()})
-        say(f"written to {values['out']}")
+        write_result(Path(values["out"]), {"target_metric": summary, "targets": result.per_node()})
 
 
 def _steps(text: str | None) -> tuple[int, ...]:

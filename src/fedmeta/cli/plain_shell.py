@@ -13,7 +13,8 @@ from fedmeta.run_folder import versions_line
 
 def run_plain(commands: Sequence[Command], arguments: Sequence[str]) -> None:
     """Parse the arguments and run the command they name (a single command needs no name)."""
-    parser = _Parser(prog="fedmeta", description=ABOUT)
+    # Typer takes no abbreviated flags either.
+    parser = _Parser(prog="fedmeta", description=ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=versions_line())
     if len(commands) == 1:
         _fill(parser, commands[0])
@@ -21,7 +22,9 @@ def run_plain(commands: Sequence[Command], arguments: Sequence[str]) -> None:
     else:
         group = parser.add_subparsers(required=True, metavar="COMMAND")
         for each in commands:
-            sub = group.add_parser(each.name, help=each.help, description=each.help)
+            sub = group.add_parser(
+                each.name, help=each.help, description=each.help, allow_abbrev=False
+            )
             _fill(sub, each)
             sub.set_defaults(command=each)
     values = vars(parser.parse_args(list(arguments)))

@@ -20,7 +20,11 @@ def stored_table(folder: RunFolder, given: Mapping[str, Any]) -> Table:
     Code of the user's own (a model, an algorithm, a loss) is not loaded because a file names it: it
     has to be named again.
     """
-    origin = folder.settings().get("origin") or {}
+    stored = folder.settings()
+    origin = stored.get("origin") or {}
+    tables = (stored, stored.get("settings"), origin, origin.get("table", {}))
+    if not all(isinstance(each, Mapping) for each in tables):
+        raise RunFolderError(f"{folder.path}/settings.json is damaged", "restore the file")
     if "table" not in origin:
         raise RunFolderError(
             f"run {folder.path} was started from Python", "open it from Python, with its own data"

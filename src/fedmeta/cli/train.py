@@ -10,9 +10,9 @@ from fedmeta.cli.console import percent, progress_bars, say, table
 from fedmeta.cli.reopening import stored_table
 from fedmeta.comparison import train_settings
 from fedmeta.data import load
-from fedmeta.errors import MissingExtraError, SettingError
+from fedmeta.errors import MissingExtraError, RunFolderError, SettingError
 from fedmeta.run_folder import RunFolder
-from fedmeta.settings import build_settings
+from fedmeta.settings import Table, build_settings
 from fedmeta.training import Run
 
 PARAMETERS = (
@@ -36,7 +36,9 @@ def run(values: Values) -> None:
             raise SettingError(
                 "--out and --resume are both given", "a resumed run stays where it is"
             )
-        full = stored_table(RunFolder.open(Path(values["resume"])), full)
+        opened = RunFolder.open(Path(values["resume"]))
+        _refuse_other_machine(opened, full.get("execution", {}))
+        full = stored_table(opened, full)
     settings = build_settings(full)
     federation = load(settings.data, settings.training.seed)
     name = f"{settings.algorithm.name}-{Path(settings.data.name).stem}"
@@ -60,6 +62,18 @@ def run(values: Values) -> None:
         )
     print_result(result)
     print_report(folder)
+
+
+def _refuse_other_machine(folder: RunFolder, given: Table) -> None:
+    """A run goes on as it was laid out; asking for something else must not pass unheard."""
+    stored = folder.settings().get("settings", {}).get("execution", {})
+    for name, value in given.items():
+        if name in stored and stored[name] != value:
+            raise RunFolderError(
+                f"run {folder.path} was started with other settings: execution.{name} was "
+                f"{stored[name]!r} and is now {value!r}",
+                "resume it as it was started (only rounds may change)",
+            )
 
 
 def print_result(result: Run) -> None:

@@ -59,8 +59,10 @@ def run(values: Values) -> None:
     else:
         points = random_points(choices, values["trials"], seed=0)
     folder = Path(values["out"]) if values["out"] else None
-    if folder is not None and (folder / "tuning.json").exists():
-        raise SettingError(f"{folder} holds a search already", "choose another --out")
+    if folder is not None and ((folder / "tuning.json").exists() or (folder / "trials").exists()):
+        raise SettingError(
+            f"{folder} holds a search already", "choose another --out, or delete that folder"
+        )
     with progress_bars() as bar:
         result = tune(
             full,

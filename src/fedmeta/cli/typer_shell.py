@@ -17,6 +17,7 @@ def run_typer(commands: Sequence[Command], arguments: Sequence[str]) -> None:
     app = typer.Typer(
         help=ABOUT,
         no_args_is_help=True,
+        suggest_commands=False,  # click suggests already
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

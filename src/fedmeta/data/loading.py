@@ -145,7 +145,7 @@ def _drop_small(parts: Parts, least: int, name: str) -> Parts:
         raise DataError(
             f"none of the {len(parts.names)} nodes of {name} has {least} samples; the largest "
             f"has {largest}",
-            "lower min_samples or give more data",
+            "give more data" if least == 2 else "lower min_samples or give more data",
         )
     dropped = [parts.names[n] for n in sorted(set(range(len(parts.names))) - set(kept))]
     shown = ", ".join(dropped[:5]) + (", …" if len(dropped) > 5 else "")

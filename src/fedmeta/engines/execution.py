@@ -22,8 +22,9 @@ Path = Literal["auto", "measure", "batched", "loop"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _GIB = 2**30
+_MOST_THREADS = 1024  # OpenMP falls over far beyond what any machine has
 
-_LOOP_PARAMETERS = 300_000  # above, a node's products fill a CPU by themselves
+_LOOP_PARAMETERS = 500_000  # above, a node's products fill a CPU by themselves
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,11 @@ class Execution:
         for name in ("chunk", "threads"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, "a whole number of at least 1")
-        kind = self.device.split(":")[0]
+        many = self.threads is not None and self.threads > _MOST_THREADS
+        require(not many, "threads", self.threads, f"at most {_MOST_THREADS}")
+        kind, colon, number = self.device.partition(":")
         require_choice("device", kind, ("cpu", "cuda"))
+        require(number.isdecimal() or not colon, "device", self.device, "cpu, cuda or cuda:NUMBER")
         if kind == "cuda" and not torch.cuda.is_available():
             raise SettingError("device is 'cuda' but torch sees no GPU", "use --device cpu")
 

@@ -128,7 +128,8 @@ class Layout:
     ) -> Iterator[tuple[Tensor, Any]]:
         """Like `map`, for the nodes at some positions, chunk by chunk: (positions, results)."""
         size = self.execution.chunk or 1
-        for rows in torch.split(positions, size):
+        # torch splits an empty tensor into one empty chunk, which nobody can compute.
+        for rows in torch.split(positions, size) if len(positions) else ():
             there = rows.to(self.execution.torch_device)
             if len(rows) == len(store):
                 mine = arguments
@@ -182,13 +183,9 @@ class LocalEngine:
 
     def start(self, theta: Tree) -> tuple[PlatformState, NodeState]:
         """The platform's and all nodes' states before the first round."""
-        nodes = _tree_map(
-            lambda *leaves: torch.stack(leaves),
-            *(
-                self._algorithm.init_node(theta, _tree_map(lambda leaf, i=i: leaf[i], facts))
-                for i, facts in enumerate([self._facts(0)] * self.fleet.nodes)
-            ),
-        )
+        init = torch.func.vmap(lambda facts: self._algorithm.init_node(theta, facts))
+        # What is the same for all nodes comes out of vmap as one shared row: each needs its own.
+        nodes = _tree_map(lambda leaf: leaf.contiguous(), init(self._facts(0)))
         return self._algorithm.init(theta, self.fleet), nodes
 
     def round(self, state: PlatformState, nodes: NodeState, number: int) -> RoundResult:

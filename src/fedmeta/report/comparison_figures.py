@@ -14,13 +14,13 @@ from fedmeta.report.drawing import (
     series_colour,
     value_axis,
 )
-from fedmeta.report.figures import metric_axis, metric_ticks, metric_words
+from fedmeta.report.figures import mean_words, metric_axis, metric_ticks
 from fedmeta.report.reading import ComparisonFacts, RowFacts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STEP = 30  # height of a row
+_STEP = 26  # height of a row
 
 
 def intervals(comparison: ComparisonFacts) -> Picture | None:
@@ -28,7 +28,7 @@ def intervals(comparison: ComparisonFacts) -> Picture | None:
     rows = [(i, row) for i, row in enumerate(comparison.rows) if row.mean is not None]
     if not rows:
         return None
-    name = metric_words(comparison.metric)
+    name = mean_words(comparison.metric)
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
@@ -66,34 +66,32 @@ def intervals(comparison: ComparisonFacts) -> Picture | None:
         axes.grid(visible=True, axis="x")
 
     parts = [
-        f"{row.label} {fmt.metric(row.mean, comparison.metric)}"
-        + (f" ± {fmt.spread(row.ci95, comparison.metric)}" if row.ci95 is not None else "")
-        for _, row in rows
+        f"{row.label} {fmt.estimate(row.mean, row.ci95, comparison.metric)}" for _, row in rows
     ]
     has_interval = any(row.ci95 is not None for _, row in rows)
     line = "the line its 95 % interval, " if has_interval else ""
     return draw(
         paint,
         name="intervals",
-        label=f"Mean {name} by algorithm: {fmt.listed(parts)}.",
-        caption=f"Mean {name} of the new devices: the large dot is the mean over seeds, {line}"
-        "small dots are seeds, the upright stroke is the mean before adapting",
-        width=640,
+        label=f"{name.capitalize()} by algorithm: {fmt.listed(parts)}.",
+        caption=f"{name.capitalize()} of the new devices: the large dot is the mean over seeds, "
+        f"{line}small dots are seeds, the upright stroke is the mean before adapting",
+        width=440,
         height=50 + (_STEP + 6) * len(rows),
     )
 
 
 def learning_curves(comparison: ComparisonFacts) -> Picture | None:
-    """The targets' metric after adaptation, against rounds or gradients, mean and range of seeds."""
+    """The targets' metric while training, against rounds or gradients: mean and range of seeds."""
     by_gradients = comparison.equal == "gradients"
     curves = {
         number: curve
         for number, row in enumerate(comparison.rows)
-        if len((curve := _curve(row, by_gradients))[0]) > 1
+        if (curve := _curve(row, by_gradients))[0]
     }
-    if not curves:
+    if all(len(xs) < 2 for xs, *_ in curves.values()):
         return None
-    name = metric_words(comparison.metric)
+    name = mean_words(comparison.metric)
     label = "gradient evaluations per device" if by_gradients else "round"
 
     def paint(figure: Figure) -> None:
@@ -101,17 +99,18 @@ def learning_curves(comparison: ComparisonFacts) -> Picture | None:
         ends = []
         for number, (xs, means, lows, highs) in curves.items():
             tint = series_colour(number)
-            axes.fill_between(xs, lows, highs, color=tint, alpha=0.14, linewidth=0)
+            axes.fill_between(xs, lows, highs, color=tint, alpha=0.1, linewidth=0)
             dashes = (None, (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))[number % 4]
             # The first row is the one that all others are compared with.
             width = 2.6 if number == 0 else 1.8
             (line,) = axes.plot(xs, means, color=tint, linewidth=width, zorder=3 - number / 100)
             if dashes:
                 line.set_dashes(dashes)
+            axes.plot(xs[-1:], means[-1:], "o", color=tint, markersize=5, clip_on=False)
             ends.append((means[-1], fmt.shortened(comparison.rows[number].label, 20), tint))
         rounds_axis(axes, int(max(xs[-1] for xs, *_ in curves.values())), label)
         value_axis(axes, metric_ticks(comparison.metric))
-        end_labels(axes, ends, 270)
+        end_labels(axes, ends, 235)
 
     seeds = len(comparison.seeds)
     band = "; the band spans the seeds" if seeds > 1 else ""
@@ -120,9 +119,9 @@ def learning_curves(comparison: ComparisonFacts) -> Picture | None:
         name="learning",
         label=f"Learning curves: {name} of the new devices against {label} for "
         f"{fmt.listed([comparison.rows[number].label for number in curves])}.",
-        caption=f"Mean {name} of the new devices after adaptation, while training{band}",
-        width=640,
-        height=330,
+        caption=f"{name.capitalize()} of the new devices after adaptation, while training{band}",
+        width=440,
+        height=290,
     )
 
 
@@ -140,7 +139,8 @@ def paired_differences(comparison: ComparisonFacts) -> Picture | None:
         for place, pair in zip(range(len(rows), 0, -1), rows, strict=True):
             mean, half = pair.mean or 0.0, pair.ci95 or 0.0
             clear = pair.ci95 is not None and abs(mean) > half
-            tint = colour("accent" if clear else "before")
+            ahead = (mean > 0) == (comparison.metric == "accuracy")
+            tint = colour("before" if not clear else "accent" if ahead else "worse")
             reach = max(reach, abs(mean) + half)
             axes.plot([mean - half, mean + half], [place, place], color=tint, linewidth=2.5)
             axes.plot([mean], [place], "o", color=tint, markersize=8)
@@ -156,13 +156,13 @@ def paired_differences(comparison: ComparisonFacts) -> Picture | None:
         axes.set_ylim(0.3, len(rows) + 0.7)
         reach = 1.1 * reach or 0.01
         axes.set_xlim(-reach, reach)
-        axes.xaxis.get_major_locator().set_params(nbins=5)  # type: ignore[attr-defined]
+        axes.locator_params(axis="x", nbins=5)
         accuracy = comparison.metric == "accuracy"
         axes.xaxis.set_major_formatter(
             lambda value, _: fmt.tick(round(100 * value, 6) if accuracy else value)
         )
         unit, judged = ("points", "better") if accuracy else ("mean squared error", "worse")
-        axes.set_xlabel(f"{unit}; right of 0, {fmt.shortened(first, 24)} is {judged}")
+        axes.set_xlabel(f"{unit}; right of 0: {fmt.shortened(first, 20)} is {judged}", loc="right")
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
 
@@ -171,9 +171,9 @@ def paired_differences(comparison: ComparisonFacts) -> Picture | None:
         paint,
         name="paired",
         label=f"{first} minus each other algorithm: {fmt.listed(parts)}.",
-        caption=f"{first} minus each other, seed by seed, with the 95 % interval of the mean; "
-        "grey where the interval holds 0, or there is none",
-        width=640,
+        caption=f"{first} minus each other, seed by seed, with the 95 % interval of the mean: "
+        "blue where it is ahead, orange where behind, grey where that is unsure",
+        width=440,
         height=64 + _STEP * len(rows),
     )
 
@@ -195,4 +195,6 @@ def _curve(
         unit = row.gradient_evaluations / row.rounds
     means = [sum(column) / len(column) for column in values]
     xs = [unit * number for number in rounds]
+    if unit == 0:  # sources compute nothing: all rounds are one point
+        xs, values, means = xs[-1:], values[-1:], means[-1:]
     return xs, means, [min(column) for column in values], [max(column) for column in values]

@@ -43,12 +43,9 @@ def _example(comparison: ComparisonFacts) -> RunFacts | None:
 
 def _row(row: RowFacts, comparison: ComparisonFacts) -> dict[str, str]:
     metric = comparison.metric
-    mean = fmt.metric(row.mean, metric)
-    if row.mean is not None and row.ci95 is not None:
-        mean += f" ± {fmt.spread(row.ci95, metric)}"
     return {
         "label": row.label,
-        "mean": mean,
+        "mean": fmt.estimate(row.mean, row.ci95, metric),
         "before": fmt.metric(row.before_mean, metric),
         "worst": fmt.metric(row.worst_decile, metric),
         "steps": fmt.number(row.adaptation_steps),

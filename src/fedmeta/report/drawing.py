@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fedmeta.errors import MissingExtraError
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Ticks = Callable[[float, float], str]
+"""How the ticks of an axis are written, from value and position."""
+
 _ROLES = ("ink", "muted", "rule", "page", "accent", "before", "worse", "source", "target")
 _SERIES = 8
 _VARIABLES = [*_ROLES, *(f"series-{i}" for i in range(_SERIES))]
 _STAND_INS = {name: f"#0a0b{number:02x}" for number, name in enumerate(_VARIABLES, start=0x10)}
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.facecolor": "none",
     "axes.edgecolor": _STAND_INS["rule"],
@@ -37,6 +41,8 @@ _STYLE = {
     "axes.spines.left": False,
     "axes.spines.right": False,
     "axes.spines.top": False,
+    "figure.constrained_layout.h_pad": 2 / 72,
+    "figure.constrained_layout.w_pad": 2 / 72,
     "figure.dpi": 72,
     "figure.facecolor": "none",
     "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same everywhere
@@ -66,11 +72,13 @@ class Picture:
     """A figure for the page.
 
     Args:
+        name: unique on the page.
         svg: its markup, safe to include.
         caption: one line below it.
         width: natural width in CSS pixels.
     """
 
+    name: str
     svg: str
     caption: str
     width: int
@@ -107,7 +115,6 @@ def draw(
     """
     try:
         import matplotlib
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "report") from error
@@ -116,12 +123,12 @@ def draw(
         # The browser has letters that matplotlib's font lacks.
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*missing")
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-        figure.get_layout_engine().set(w_pad=2 / 72, h_pad=2 / 72)  # type: ignore[union-attr]
-        canvas = FigureCanvasSVG(figure)
         paint(figure)
         buffer = io.StringIO()
-        canvas.print_svg(buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return Picture(_inline(buffer.getvalue(), name, label, width, height), caption, width)
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # the same bytes each time
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    svg = _inline(buffer.getvalue(), name, label, width, height)
+    return Picture(name, svg, caption, width)
 
 
 def end_labels(
@@ -147,17 +154,15 @@ def end_labels(
 def rounds_axis(axes: Axes, last: int, label: str = "round") -> None:
     """An x axis that counts rounds, or what they cost."""
     axes.set_xlim(0, max(last, 1))
-    locator: Any = axes.xaxis.get_major_locator()
-    locator.set_params(nbins=5, integer=True)
+    axes.locator_params(axis="x", nbins=5, integer=True)
     axes.xaxis.set_major_formatter(tick)
     axes.set_xlabel(label)
 
 
-def value_axis(axes: Axes, formatter: Callable[[float, int | None], str] = tick) -> None:
+def value_axis(axes: Axes, formatter: Ticks = tick) -> None:
     """A y axis with few lines."""
     if axes.get_yscale() == "linear":
-        locator: Any = axes.yaxis.get_major_locator()
-        locator.set_params(nbins=5)
+        axes.locator_params(axis="y", nbins=5)
     axes.yaxis.set_major_formatter(formatter)
     axes.yaxis.set_minor_formatter(lambda *_: "")
 
@@ -173,14 +178,12 @@ def _apart(places: Sequence[float], gap: float) -> list[float]:
     """Places between 0 and 1 moved as little as needed to lie `gap` apart."""
     order = sorted(range(len(places)), key=lambda i: places[i])
     moved = list(places)
-    for below, above in zip(order, order[1:], strict=False):
+    for below, above in pairwise(order):
         moved[above] = max(moved[above], moved[below] + gap)
-    excess = max(0.0, moved[order[-1]] - 1) if order else 0.0
-    for above, below in zip(order[::-1], [*order[-2::-1], None], strict=False):
-        moved[above] -= excess
-        if below is None:
-            break
-        excess = max(0.0, moved[below] + gap - moved[above])
+    ceiling = 1.0
+    for each in reversed(order):
+        moved[each] = min(moved[each], ceiling)
+        ceiling = moved[each] - gap
     return moved
 
 
@@ -188,7 +191,11 @@ def _inline(document: str, name: str, label: str, width: int, height: int) -> st
     """An SVG document as an element of a page: no header, no global style, no clashing ids."""
     body = document[document.index("<svg") :]
     body = re.sub(r"<svg[^>]*>", "", body, count=1)
-    for junk in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r"<defs>\s*<style.*?</style>\s*</defs>"):
+    for junk in (
+        r"<!--.*?-->",
+        r"<metadata>.*?</metadata>",
+        r"<defs>\s*<style.*?</style>\s*</defs>",
+    ):
         body = re.sub(junk, "", body, flags=re.DOTALL)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
     # Tags alone: what stands between them are names and numbers that must stay as they are.
@@ -196,7 +203,7 @@ def _inline(document: str, name: str, label: str, width: int, height: int) -> st
     body = re.sub(r">\s+<", "><", body).strip()
     return (
         f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {width} {height}" '
-        f'width="{width}">{body}'
+        f'style="max-width: {1.25 * width:.0f}px">{body}'
     )
 
 

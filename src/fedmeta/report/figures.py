@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedmeta.report import format as fmt
 from fedmeta.report.drawing import (
     Picture,
+    Ticks,
     colour,
     draw,
     end_labels,
@@ -70,7 +71,7 @@ def target_curve(run: RunFacts) -> Picture | None:
     lines = {steps: line for steps, line in lines.items() if line[0]}
     if not lines:
         return None
-    name = metric_words(run.metric)
+    name = mean_words(run.metric)
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
@@ -92,9 +93,9 @@ def target_curve(run: RunFacts) -> Picture | None:
     return draw(
         paint,
         name="targets-by-round",
-        label=f"Line chart of the mean {name} of the new devices against rounds. "
+        label=f"Line chart of the {name} of the new devices against rounds. "
         f"At the end: {fmt.listed(parts)}.",
-        caption=f"Mean {name} of the new devices, by adaptation steps",
+        caption=f"{name.capitalize()} of the new devices, by adaptation steps",
         width=SMALL[0],
         height=SMALL[1],
     )
@@ -154,11 +155,11 @@ def targets_before_and_after(run: RunFacts) -> Picture | None:
         (lambda figure: _scatter(figure, run, best_first))
         if many
         else (lambda figure: _dumbbells(figure, run, best_first)),
-        name="targets",
+        name="scatter" if many else "dumbbells",
         label=f"{name.capitalize()} of each new device before and after {steps}: {counts}.",
         caption=f"{name.capitalize()} of each new device before adapting and after {steps}",
-        width=520,
-        height=440 if many else 64 + 22 * len(rows),
+        width=440,
+        height=380 if many else 52 + 21 * len(rows),
     )
 
 
@@ -190,8 +191,9 @@ def classes(federation: FederationFacts) -> Picture | None:
         panels = figure.subplots(
             1, len(groups), sharey=True, squeeze=False, gridspec_kw={"width_ratios": widths}
         )[0]
-        for axes, (role, group) in zip(panels, groups, strict=True):
+        for axes, width, (role, group) in zip(panels, widths, groups, strict=True):
             _heat_map(axes, _by_class(group, names), names, most, colour(role))
+            axes.set_xlim(0, width / cell)
             title = fmt.counted(len(group), "source" if role == "source" else "new device")
             axes.set_title(title, fontsize=11, loc="left", color=colour(role), pad=6)
 
@@ -330,7 +332,6 @@ def _heat_map(
         axes.fill(
             [x, x + 0.88, x + 0.88, x], [y, y, y + 0.88, y + 0.88], color=tint, alpha=shade, lw=0
         )
-    axes.set_xlim(0, len(nodes))
     axes.set_ylim(len(names), 0)
     axes.set_xticks([])
     labels = [fmt.shortened(name, 14) for name in names]
@@ -366,9 +367,8 @@ def _histogram(
             edgecolor=colour("page"),
             linewidth=1,
         )
-        locator = axes.xaxis.get_major_locator()
-        locator.set_params(integer=True, nbins=6)  # type: ignore[attr-defined]
-        axes.yaxis.get_major_locator().set_params(integer=True, nbins=4)  # type: ignore[attr-defined]
+        axes.locator_params(axis="x", integer=True, nbins=6)
+        axes.locator_params(axis="y", integer=True, nbins=4)
         axes.xaxis.set_major_formatter(fmt.tick)
         axes.yaxis.set_major_formatter(fmt.tick)
         axes.set_xlabel(label)
@@ -411,10 +411,17 @@ def _fate(run: RunFacts, before: float, after: float) -> str:
 
 
 def metric_words(metric: str) -> str:
+    """What a metric is called in a sentence."""
     return "accuracy" if metric == "accuracy" else "mean squared error"
 
 
-def metric_ticks(metric: str) -> Callable[[float, int | None], str]:
+def mean_words(metric: str) -> str:
+    """The mean of a metric over devices."""
+    return "mean accuracy" if metric == "accuracy" else "mean squared error"
+
+
+def metric_ticks(metric: str) -> Ticks:
+    """How the ticks of a metric's axis are written."""
     if metric == "accuracy":
         return lambda value, _: f"{fmt.tick(round(100 * value, 6))} %"
     return fmt.tick
@@ -427,7 +434,7 @@ def metric_axis(axes: Axes, metric: str, values: Sequence[float]) -> None:
     # No accuracy is above 100 %, and no error below 0; half a marker may be.
     high = min(high + pad, 1.01) if metric == "accuracy" else high + pad
     axes.set_xlim(max(low - pad, -0.01 * high), high)
-    axes.xaxis.get_major_locator().set_params(nbins=6)  # type: ignore[attr-defined]
+    axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter(metric_ticks(metric))
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 NO_VALUE = "–"
 _SPACE, _THIN = "\u00a0", "\u202f"
-_WORDS = "no one two three four five six seven eight nine ten eleven twelve".split()
+_WORDS = (
+    *("no", "one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -36,7 +39,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"−{text}" if value < 0 else text
 
 
-def tick(value: float, _position: int | None = None) -> str:
+def tick(value: float, _position: float = 0) -> str:
     """A number on an axis, as short as it can be.
 
     Example:
@@ -50,7 +53,7 @@ def tick(value: float, _position: int | None = None) -> str:
         power = f"10{str(exponent).translate(_SUPERSCRIPTS)}"
         text = power if mantissa == "1" else f"{mantissa}·{power}"
     else:
-        text = f"{size:.6g}"
+        text = f"{size:,.6g}".replace(",", _THIN) if size >= 1e4 else f"{size:.6g}"
     return f"−{text}" if value < 0 else text
 
 
@@ -82,11 +85,19 @@ def change(value: float | None, name: str) -> str:
     return f"{'−' if value < 0 else '+'}{text}{unit}"
 
 
-def spread(value: float | None, name: str) -> str:
-    """Half the width of an interval around a metric, without a unit."""
-    if value is None:
-        return NO_VALUE
-    return f"{100 * value:.1f}" if name == "accuracy" else number(value, 2)
+def estimate(mean: float | None, half: float | None, name: str) -> str:
+    """A mean metric with half the width of its interval, if there is one.
+
+    Example:
+        >>> estimate(0.8912, 0.0061, "accuracy").replace(chr(160), " ")
+        '89.1 ± 0.6 %'
+    """
+    text = metric(mean, name)
+    if mean is None or half is None:
+        return text
+    if name == "accuracy":
+        return text.replace(f"{_SPACE}%", f"{_SPACE}±{_SPACE}{100 * half:.1f}{_SPACE}%")
+    return f"{text}{_SPACE}±{_SPACE}{number(half, 2)}"
 
 
 def size(count: float | None) -> str:
@@ -143,8 +154,9 @@ def date(text: str | None) -> str:
 
 # Not strftime's %B: the page shall not depend on the language of the machine it is made on.
 _MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 
 
 def word(count: int) -> str:
@@ -184,8 +196,16 @@ def listed(words: Sequence[str]) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A name that fits beside a chart."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    """A name that fits beside a chart; its end stays, since names often differ only there.
+
+    Example:
+        >>> shortened("sensor-in-the-north-hall-012", 14)
+        'sensor-…ll-012'
+    """
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[-tail:]}"
 
 
 def setting(value: Any) -> str:

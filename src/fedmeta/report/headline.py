@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedmeta.report import format as fmt
 from fedmeta.report.figures import fates
 from fedmeta.report.reading import UNFINISHED, ComparisonFacts, PairedFacts, RunFacts
@@ -57,17 +55,29 @@ def comparison_headline(comparison: ComparisonFacts) -> str:
     first = comparison.rows[0]
     if first.mean is None:
         return f"All runs of {first.label} diverged: there is nothing to compare the others with."
-    reached = f"{_over(comparison)} reaches {_value(first.mean, comparison.metric)}"
-    if first.ci95 is not None:
-        reached += f" ± {fmt.spread(first.ci95, comparison.metric)}"
-    start = f"{_after(first.adaptation_steps)}, {first.label}{reached}"
-    return f"{start}{_standing(comparison)}."
+    value = fmt.estimate(first.mean, first.ci95, comparison.metric)
+    if comparison.metric == "accuracy":
+        reached = f"{value} accuracy"
+    else:
+        reached = f"a mean squared error of {value}"
+    seeds = len(comparison.seeds)
+    over = f"Over {fmt.counted(seeds, 'seed', letters=True)}, " if seeds > 1 else ""
+    after = _after(first.adaptation_steps)
+    after = f"{after[0].lower()}{after[1:]}"
+    return f"{over}{first.label} reaches {reached} {after}{_standing(comparison)}."
 
 
 def comparison_remarks(comparison: ComparisonFacts) -> list[str]:
     """Sentences that belong below the headline."""
-    equal = "gradient evaluations" if comparison.equal == "gradients" else "rounds"
-    remarks = [f"All algorithms had an equal number of {equal}, and the same data for a seed."]
+    remarks = [_footing(comparison)]
+    usual = comparison.rows[0].adaptation_steps
+    others = [row for row in comparison.rows if row.adaptation_steps != usual]
+    if others:
+        parts = [f"{row.label} takes {fmt.counted(row.adaptation_steps, 'step')}" for row in others]
+        remarks.append(
+            f"Adapting differs: {fmt.listed(parts)} on each new device, "
+            f"{comparison.rows[0].label} {fmt.number(usual)}."
+        )
     if len(comparison.seeds) == 1:
         remarks.append(
             "There was one seed only, so no interval can be given: differences may be chance."
@@ -75,7 +85,9 @@ def comparison_remarks(comparison: ComparisonFacts) -> list[str]:
     diverged = {row.label: row.diverged for row in comparison.rows if row.diverged}
     if diverged:
         parts = [f"{fmt.counted(n, 'run')} of {label}" for label, n in diverged.items()]
-        remarks.append(f"Diverged and left out of the means: {fmt.listed(parts)}.")
+        complete = all(len(row.values) == len(comparison.seeds) for row in comparison.rows)
+        how = "counted as the untrained model" if complete else "left out of the means"
+        remarks.append(f"Diverged, and {how}: {fmt.listed(parts)}.")
     if comparison.missing_runs:
         count = fmt.counted(len(comparison.missing_runs), "run folder")
         remarks.append(f"Without their curves, since they are gone: {count}.")
@@ -163,15 +175,22 @@ def _loss(run: RunFacts) -> str:
     ).replace("stayed from", "stayed, from")
 
 
-def _over(comparison: ComparisonFacts) -> str:
-    seeds = len(comparison.seeds)
-    return f", over {fmt.counted(seeds, 'seed', letters=True)}," if seeds > 1 else ""
+def _footing(comparison: ComparisonFacts) -> str:
+    """What was the same for all."""
+    same = "the same data and the same start for a seed"
+    if comparison.equal != "gradients":
+        return f"All algorithms had an equal number of rounds, and {same}."
+    idle = [row.label for row in comparison.rows if row.gradient_evaluations == 0]
+    but = f" ({fmt.listed(idle)} computes none on the sources)" if idle else ""
+    return f"All algorithms had about as many gradient evaluations{but}, and {same}."
 
 
 def _standing(comparison: ComparisonFacts) -> str:
     """Where the first row stands: clearly ahead, clearly behind, or neither."""
     sign = 1 if comparison.metric == "accuracy" else -1
-    ahead, behind, level = [], [], []
+    ahead: list[str] = []
+    behind: list[str] = []
+    level: list[str] = []
     for pair in comparison.paired:
         if pair.mean is None:
             continue
@@ -185,11 +204,7 @@ def _standing(comparison: ComparisonFacts) -> str:
         parts.append(f"behind {fmt.listed(behind)}")
     if level:
         parts.append(f"not clearly apart from {fmt.listed(level)}")
-    return f": {_clauses(parts)}" if parts else ""
-
-
-def _clauses(parts: Sequence[str]) -> str:
-    return "; ".join(parts)
+    return f": {'; '.join(parts)}" if parts else ""
 
 
 def _is_clear(pair: PairedFacts) -> bool:

@@ -1,4 +1,4 @@
-"""Run and comparison folders as checked values: whatever is damaged is found here, not in a page."""
+"""Run and comparison folders as checked values: damage is found here, not halfway in a page."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class RowFacts:
-    """One algorithm of a comparison; `values` and `before` are per seed that did not diverge."""
+    """One algorithm of a comparison; `values` are per seed."""
 
     label: str
     rounds: int
@@ -158,7 +158,7 @@ class RowFacts:
 
     @property
     def worst_decile(self) -> float | None:
-        """Mean over seeds of the worst tenth of the targets."""
+        """The worst tenth of the targets, as the mean over runs that ended well."""
         found = [
             run.target_metric[self.adaptation_steps]["worst_decile"]
             for run in self.runs
@@ -196,10 +196,9 @@ def read_run(path: Path) -> RunFacts:
         RunFolderError: there is no run, or a file of it is damaged.
     """
     folder = RunFolder.open(path)
-    stored, federation, history = folder.settings(), folder.federation(), folder.history()
-    summary = folder.summary() if (path / "summary.json").exists() else {}
+    stored, history = folder.settings(), folder.history()
     with _parsing(path, "federation.json"):
-        facts = _federation(federation)
+        facts = _federation(folder.federation())
     with _parsing(path, "metrics.jsonl"):
         for record in history:
             int(record["round"]), dict(record.get("target", {}))
@@ -210,13 +209,15 @@ def read_run(path: Path) -> RunFacts:
         inner = algorithm.get("inner") or {}
         steps = int(inner.get("steps", algorithm.get("steps", 1)))
     with _parsing(path, "summary.json"):
+        ended = (path / "summary.json").exists()
+        summary: dict[str, Any] = folder.summary() if ended else {"status": UNFINISHED}
         parameters, gradients = summary.get("parameters"), summary.get("gradient_evaluations")
         return RunFacts(
             identity={k: v for k, v in stored.items() if k not in ("settings", "format")},
             settings=settings,
             federation=facts,
             history=history,
-            status=str(summary["status"]) if summary else UNFINISHED,
+            status=str(summary["status"]),
             ended=summary.get("ended"),
             metric="mse" if facts.kind == "regression" else "accuracy",
             adaptation_steps=int(summary.get("adaptation_steps", steps)),

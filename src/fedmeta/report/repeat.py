@@ -54,7 +54,9 @@ def _federation(data: Mapping[str, Any], seed: int) -> str:
     # All of it, also where it is the default: the name is what a reader looks for.
     call = _call(DataSettings, {k: v for k, v in data.items() if k != "name"})
     rest = call.removeprefix("fm.DataSettings(")
-    return f"fm.load(fm.DataSettings({data['name']!r}{'' if rest == ')' else ', '}{rest}, seed={seed})"
+    return (
+        f"fm.load(fm.DataSettings({data['name']!r}{'' if rest == ')' else ', '}{rest}, seed={seed})"
+    )
 
 
 def _own(name: Any) -> str:

@@ -106,7 +106,9 @@ def _tiles(run: RunFacts) -> list[Fact]:
         if before and run.adaptation_steps:
             note = f"{fmt.change(after['mean'] - before['mean'], run.metric)} by adapting"
         tiles.append(Fact(name, fmt.metric(after["mean"], run.metric), note))
-        tiles.append(Fact("Worst tenth", fmt.metric(after["worst_decile"], run.metric), "of devices"))
+        tiles.append(
+            Fact("Worst tenth", fmt.metric(after["worst_decile"], run.metric), "of devices")
+        )
     tiles.append(Fact("Rounds", fmt.number(run.rounds), f"of {fmt.number(run.planned)} planned"))
     tiles.append(Fact("Time", fmt.duration(run.total("seconds")), _per_round(run)))
     traffic = run.total("bytes_up") + run.total("bytes_down")
@@ -145,7 +147,10 @@ def _costs(run: RunFacts) -> list[Fact]:
         costs.append(
             Fact("Gradient evaluations per device", fmt.number(run.gradient_evaluations), note)
         )
-    for key, name in (("bytes_up", "Sent by each device"), ("bytes_down", "Received by each device")):
+    for key, name in (
+        ("bytes_up", "Sent by each device"),
+        ("bytes_down", "Received by each device"),
+    ):
         if total := run.total(key):
             costs.append(Fact(name, fmt.size(total), f"{fmt.size(total / run.rounds)} per round"))
     counted = run.series("counted")[1]
@@ -163,8 +168,9 @@ def _costs(run: RunFacts) -> list[Fact]:
 
 
 def _per_round(run: RunFacts) -> str:
+    """The median: rounds that evaluate take longer than most."""
     seconds = sorted(run.series("seconds")[1])
-    return f"{fmt.duration(seconds[len(seconds) // 2])} per round (median)" if seconds else ""
+    return f"{fmt.duration(seconds[len(seconds) // 2])} per round" if seconds else ""
 
 
 def _settings(run: RunFacts) -> list[tuple[str, list[Fact]]]:

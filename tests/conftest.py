@@ -1,0 +1,13 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import settings
+
+# Tests run side by side and their problems are tiny: more threads only get in each other's way.
+torch.set_num_threads(1)
+
+# A busy machine is no reason to fail.
+settings.register_profile("fedmeta", deadline=None, max_examples=50)
+settings.load_profile("fedmeta")

@@ -1,0 +1,61 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedmeta.cli import adapt, compare, data, evaluate, report, train, tune
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = {
+    module.COMMAND.name: module.COMMAND
+    for module in (adapt, compare, data, evaluate, report, train, tune)
+}
+
+
+def blocks(language: str) -> list[str]:
+    fences = re.finditer(r"^```(\w*)\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE)
+    return [fence[2] for fence in fences if fence[1] == language]
+
+
+def test_python_block_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = blocks("python")
+    scope: dict[str, object] = {}
+    exec(program, scope)
+    accuracy, names = capsys.readouterr().out.strip().splitlines()
+    assert float(accuracy) > 0.8
+    assert names.count("'") == 6
+
+
+def test_python_block_is_ten_lines() -> None:
+    (program,) = blocks("python")
+    statements = program.split("\n\n", 2)[2]  # after the import and the made-up data
+    assert len([line for line in statements.splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line.strip()
+        for block in blocks("")
+        for line in block.splitlines()
+        if line.strip().startswith("fedmeta ")
+    ],
+)
+def test_every_command_shown_exists_with_its_flags(line: str) -> None:
+    _, name, *words = shlex.split(line)
+    flags = {flag for each in COMMANDS[name].parameters for flag in each.flags}
+    assert {word for word in words if word.startswith("-")} <= flags
+
+
+def test_files_and_targets_named_in_the_readme_exist() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert target.startswith("http") or (ROOT / target).exists(), target
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"make ([a-z-]+)", TEXT):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

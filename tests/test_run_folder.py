@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmeta.errors import RunFolderError
+from fedmeta.run_folder import RunFolder, difference, versions
+
+
+def folder(path: Path) -> RunFolder:
+    return RunFolder.create(path / "run", {"id": "x", "settings": {"a": 1}}, {"nodes": []})
+
+
+def test_a_new_folder(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    assert made.settings() == {"format": 1, "id": "x", "settings": {"a": 1}}
+    assert made.federation() == {"nodes": []}
+    assert RunFolder.open(made.path) == made
+    assert made.history() == []
+    assert (made.model.name, made.report.name) == ("model.safetensors", "report.html")
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        folder(tmp_path)
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="there is no run folder"):
+        RunFolder.open(tmp_path / "none")
+    with pytest.raises(RunFolderError, match="holds no run"):
+        RunFolder.open(tmp_path)
+    with pytest.raises(RunFolderError, match="has not ended"):
+        folder(tmp_path).summary()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot write"):
+        RunFolder.create(tmp_path / "file", {}, {})
+
+
+@pytest.mark.parametrize("content", ['{"format": 2}', "{}", "[]"])
+def test_another_format(tmp_path: Path, content: str) -> None:
+    made = folder(tmp_path)
+    (made.path / "settings.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"has format .*, this version reads 1"):
+        made.settings()
+
+
+def test_history(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    records: list[dict[str, Any]] = [{"round": n, "meta_loss": 0.1 * n} for n in (1, 2, 3)]
+    for record in records:
+        made.append(record)
+    assert made.history() == records
+    with (made.path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 4, "meta_l')
+    assert made.history() == records, "a half-written line is left out"
+    assert made.rewind(2) == records[:2]
+    assert made.history() == records[:2]
+    assert (made.path / "metrics.jsonl").read_text().count("\n") == 2
+    made.append(records[2])
+    assert made.history() == records
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    (made.path / "metrics.jsonl").write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
+    with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is damaged"):
+        made.history()
+    (made.path / "metrics.jsonl").write_bytes(b"\xff\xff\n")
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        made.history()
+
+
+def test_summary(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.write_summary({"status": "finished"})
+    assert made.summary() == {"status": "finished"}
+    assert json.loads((made.path / "summary.json").read_text()) == {"status": "finished"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "words"),
+    [
+        ({"a": 1}, {"a": 1}, None),
+        ({"a": [1, 2]}, {"a": (1, 2)}, None),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, "a.b was 1 and is now 2"),
+        ({"a": "sgd"}, {"a": "adam"}, "a was 'sgd' and is now 'adam'"),
+        ({"a": 1}, {}, "a was 1 and is now None"),
+        ({}, {"a": 1}, "a was None and is now 1"),
+        ({"a": [1]}, {"a": [1, 2]}, r"a was [1] and is now [1, 2]"),
+        ({"a": {"b": 1}}, {"a": 3}, "a was {'b': 1} and is now 3"),
+    ],
+)
+def test_differences_in_words(stored: Any, given: Any, words: str | None) -> None:
+    assert difference(stored, given) == words
+
+
+def test_versions_name_what_matters() -> None:
+    assert {"fedmeta", "python", "torch", "numpy", "safetensors"} <= set(versions())
