@@ -71,10 +71,9 @@ def load(folder: Path, round_number: int, like: Checkpoint) -> Checkpoint:
         facts = read_json(path / "state.json", "checkpoint")
     except RunFolderError as error:
         raise RunFolderError(error.problem, _older(folder, round_number)) from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        version = facts.get("format") if isinstance(facts, dict) else None
+    if facts.get("format") != FORMAT:
         raise RunFolderError(
-            f"checkpoint {path} has format {version!r}, this version reads {FORMAT}",
+            f"checkpoint {path} has format {facts.get('format')!r}, this version reads {FORMAT}",
             "resume it with the version of fedmeta that wrote it",
         )
     try:

@@ -70,7 +70,7 @@ class Adaptation:
         5
     """
 
-    step_size: float = 0.01
+    step_size: float = 0.1
     steps: int = 1
     scope: str | tuple[str, ...] = "all"
     batch_size: int | None = None

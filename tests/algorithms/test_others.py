@@ -117,13 +117,13 @@ def test_nodes_that_are_not_counted_keep_their_state(rule: str) -> None:
 def test_adam_by_hand() -> None:
     adam = ServerOptimizer("adam", 0.1)
     theta = {"a": torch.tensor([1.0, -2.0])}
-    memory = adam.init(theta)
+    memory = dict(adam.platform_state(theta).memory)
     # With a constant gradient both corrected moments are the gradient and its square.
     for step in (1, 2, 3):
         theta, memory = adam.step(theta, {"a": torch.tensor([4.0, -0.5])}, memory)
         assert theta["a"].tolist() == pytest.approx([1 - 0.1 * step, -2 + 0.1 * step], rel=1e-5)
     assert float(memory["steps"]["count"]) == 3
-    assert ServerOptimizer("sgd", 0.1).init(theta) == {}
+    assert ServerOptimizer("sgd", 0.1).platform_state(theta).memory == {}
     with pytest.raises(SettingError, match="did you mean 'adam'"):
         ServerOptimizer("adma", 0.1)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Bad:
     """
 
     name: str
-    line: str
+    line: str | Sequence[str]
     words: tuple[str, ...]
     files: dict[str, str] = field(default_factory=dict)
     prepare: Prepare | None = None
@@ -50,7 +50,7 @@ class Bad:
     leaves: tuple[str, ...] = ()
 
 
-def bad(name: str, line: str, *words: str, **more: Any) -> Bad:
+def bad(name: str, line: str | Sequence[str], *words: str, **more: Any) -> Bad:
     return Bad(name, line, words, **more)
 
 
@@ -149,6 +149,10 @@ def partial_comparison(folder: Path) -> None:
 
 def nan_parameter(tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
     tensors["theta/1.weight"][0, 0] = torch.nan
+
+
+def without_training(settings: dict[str, Any]) -> None:
+    del settings["settings"]["training"]
 
 
 def pipe(folder: Path) -> None:
@@ -251,8 +255,12 @@ FILES = [
 PARTITIONS = [
     bad("empty sets", DIGITS + "--set data.min_samples=1", "min_samples is 1", "at least 2"),
     bad("more than there is", DIGITS + "--nodes 5000", "5000 nodes ask for", "1797", "fewer nodes"),
-    bad("too many classes", DIGITS + "--classes-per-node 11", "is 11", "10 classes", "ask for fewer"),
-    bad("range reversed", DIGITS + "--set data.samples=[40,20]", "(40, 20)", "smallest and largest"),
+    bad(
+        "too many classes", DIGITS + "--classes-per-node 11", "is 11", "10 classes", "ask for fewer"
+    ),
+    bad(
+        "range reversed", DIGITS + "--set data.samples=[40,20]", "(40, 20)", "smallest and largest"
+    ),
     bad("only targets", DIGITS + "--set data.target_share=1", "target_share is 1.0", "below 1"),
     bad("no nodes", DIGITS + "--nodes 0", "nodes is 0", "at least 1"),
     bad("unknown partition", DIGITS + "--partition dirichle", "'dirichle'", "mean 'dirichlet'"),
@@ -260,7 +268,7 @@ PARTITIONS = [
     bad("label of a built-in", DIGITS + "--label x", "label is 'x'", "leave label out"),
     bad(
         "unknown target",
-        [*TRAIN.split(), "--set", 'data.targets=["devise-1"]'],  # type: ignore[arg-type]
+        [*TRAIN.split(), "--set", 'data.targets=["devise-1"]'],
         "no node 'devise-1'",
         "did you mean 'device-1'",
     ),
@@ -302,8 +310,9 @@ SETTINGS = [
     bad("flag of another type", TRAIN + "--penalty abc", "--penalty", "'abc'", "see --help"),
     bad("fraction for a count", TRAIN + "--local-steps 1.5", "1.5", "see --help"),
     bad("stray argument", TRAIN + "stray", "stray", "see --help"),
-    bad("missing argument", "adapt", "odel", "see --help") if False else
-    bad("no assignment", TRAIN + "--set foo", "'foo' is not an assignment", "write KEY=VALUE"),
+    bad("missing argument", "adapt", "odel", "see --help")
+    if False
+    else bad("no assignment", TRAIN + "--set foo", "'foo' is not an assignment", "write KEY=VALUE"),
     bad("unknown key by --set", TRAIN + "--set training.rouds=3", "'rouds'", "mean 'rounds'"),
     bad(
         "value and table at once",
@@ -342,7 +351,7 @@ SETTINGS = [
         "names no ρ for node",
         "give one number for all nodes",
     ),
-    bad("adapting nothing", [*TRAIN.split(), "--set", 'inner.scope=["x.*"]'], "scope", "1.weight"),  # type: ignore[arg-type]
+    bad("adapting nothing", [*TRAIN.split(), "--set", 'inner.scope=["x.*"]'], "scope", "1.weight"),
     bad("cnn for a table", TRAIN + "--model cnn", "a cnn needs images", 'use model "mlp"'),
 ]
 
@@ -455,10 +464,9 @@ RESUMING = [
         RESUME,
         "settings.json is damaged",
         "restore the file",
-        prepare=edit("run/settings.json", lambda settings: settings["settings"].pop("training")),
-    )
-    if False
-    else bad(
+        prepare=edit("run/settings.json", without_training),
+    ),
+    bad(
         "resume a run from Python",
         RESUME,
         "started from Python",
@@ -620,18 +628,6 @@ AFTERWARDS = [
         prepare=model_file(lambda _, facts: facts["network"].update(name="evil.py:make")),
     ),
     bad(
-        "run that names code",
-        "evaluate run",
-        "code of your own (evil.py:Evil)",
-        "name it again: --algorithm evil.py:Evil",
-        files={"evil.py": "raise SystemExit('it was imported')\n"},
-        prepare=edit(
-            "run/settings.json",
-            lambda settings: settings["origin"]["table"].update(algorithm="evil.py:Evil"),
-        ),
-    )
-    if False
-    else bad(
         "resume of a run that names code",
         RESUME,
         "code of your own (evil.py:Evil)",
@@ -731,7 +727,7 @@ SEVERAL = [
     bad("range without trials", GRID + "--range penalty=0.1..1", "is a range", "--trials"),
     bad("no range", GRID + "--range penalty=0.1 --trials 2", "'0.1'", "write LOW..HIGH"),
     bad("range of words", GRID + "--range penalty=a..b --trials 2", "'a..b'", "write LOW..HIGH"),
-    bad("range reversed", GRID + "--range penalty=1..0.1 --trials 2", "1.0..0.1", "low < high"),
+    bad("range backwards", GRID + "--range penalty=1..0.1 --trials 2", "1.0..0.1", "low < high"),
     bad("no trials", GRID + "--range penalty=0.1..1 --trials 0", "trials is 0", "at least 1"),
     bad("no values", GRID + "--grid penalty=", "not an assignment", "write KEY=VALUES"),
     bad("tune unknown", GRID + "--grid penalti=1,2", "'penalti'", "did you mean 'penalty'"),
@@ -760,3 +756,197 @@ SEVERAL = [
 ]
 
 ALL = [*FILES, *PARTITIONS, *SETTINGS, *PRIORS, *OWN, *RESUMING, *AFTERWARDS, *SEVERAL]
+
+
+def check_nothing_lost(
+    before: dict[str, str], after: dict[str, str], leaves: Sequence[str]
+) -> None:
+    """What was there is there, to the byte; what is new was meant to be."""
+    assert {path: after.get(path) for path in before} == before
+    new = [path for path in after if path not in before]
+    assert [path for path in new if not path.startswith(tuple(leaves))] == []
+    assert [path for path in new if ".tmp" in path] == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+def test_is_refused_in_one_line(case: Bad, shell: str, playground: Path) -> None:
+    for path, text in case.files.items():
+        (playground / path).write_text(text)
+    if case.prepare is not None:
+        case.prepare(playground)
+    before = snapshot(playground)
+    outcome = call(case.line, shell)
+    assert outcome.code == case.code, outcome
+    for word in case.words:
+        assert word in outcome.complaint
+    problem, _, remedy = outcome.complaint.rpartition(": ")
+    assert problem
+    assert remedy
+    check_nothing_lost(before, snapshot(playground), case.leaves)
+    if not case.leaves:
+        assert not (playground / "new").exists()  # the same command may be tried again
+
+
+def test_there_are_enough_of_them() -> None:
+    names = [case.name for case in ALL]
+    assert len(names) == len(set(names)) >= 60
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_cuda_without_a_gpu(shell: str, playground: Path) -> None:
+    outcome = call(TRAIN + "--device cuda", shell)
+    assert outcome.code == 2
+    assert outcome.complaint == "device is 'cuda' but torch sees no GPU: use --device cpu"
+
+
+def test_divergence_keeps_the_newest_checkpoint(playground: Path) -> None:
+    line = TRAIN + "--rounds 40 --set training.checkpoint_every=1 --penalty 0.02 --model mlp"
+    outcome = call(f"{line} --inner-step-size 30")
+    assert outcome.code == 3
+    assert "training diverged in round" in outcome.complaint
+    assert "is kept in new/checkpoints" in outcome.complaint
+    assert outcome.complaint.endswith("or lower the inner step size")
+    diverged_in = int(outcome.complaint.split("in round ")[1].split(":")[0])
+    kept = sorted(path.name for path in (playground / "new/checkpoints").iterdir())
+    assert kept[-1] == f"round-{diverged_in - 1:06d}"
+    assert json.loads((playground / "new/summary.json").read_text())["status"] == "diverged"
+    assert len((playground / "new/metrics.jsonl").read_text().splitlines()) == diverged_in - 1
+
+
+def test_adaptation_that_diverges_keeps_what_was_trained(playground: Path) -> None:
+    line = TRAIN + "--algorithm fedavg --model mlp --inner-step-size 1e38"
+    outcome = call(line)
+    assert outcome.code == 3
+    assert "lower the inner step size" in outcome.complaint
+    assert (playground / "new/model.safetensors").exists()
+    assert json.loads((playground / "new/summary.json").read_text())["status"] == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "No space left on device"),
+        (errno.EROFS, "Read-only file system"),
+        (errno.EACCES, "Permission denied"),
+    ],
+)
+@pytest.mark.parametrize("writes", [0, 2, 5])
+def test_disk_that_refuses(
+    number: int, words: str, writes: int, playground: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From some write on, in the midst of a run, the disk refuses: one line, nothing half done."""
+    real, left = storage._write_synced, writes
+
+    def refuse(path: Path, content: bytes) -> None:
+        nonlocal left
+        if left == 0:
+            path.write_bytes(content[: len(content) // 2])
+            raise OSError(number, os.strerror(number))
+        left -= 1
+        real(path, content)
+
+    before = snapshot(playground)
+    monkeypatch.setattr(storage, "_write_synced", refuse)
+    outcome = call(TRAIN + "--set training.checkpoint_every=1")
+    assert outcome.code == 2
+    assert f"({words})" in outcome.complaint
+    assert "--out" in outcome.complaint
+    check_nothing_lost(before, snapshot(playground), ("new/",))
+    assert not list(playground.rglob(".*"))
+    monkeypatch.setattr(storage, "_write_synced", real)
+    again = "train --resume new" if (playground / "new/settings.json").exists() else TRAIN
+    assert call(again).code == 0  # and with room again, on it goes
+    summary = json.loads((playground / "new/summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("finished", 2)
+
+
+def test_old_report_survives_a_full_disk(playground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: bytes) -> None:
+        path.write_bytes(content[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = snapshot(playground)
+    monkeypatch.setattr(storage, "_write_synced", refuse)
+    for line in ("report run", "data --data digits --out mine.csv", "evaluate run --out mine.csv"):
+        outcome = call(line)
+        assert outcome.code == 2
+        assert "No space left on device" in outcome.complaint
+    assert snapshot(playground) == before
+
+
+def test_links_stay_links(playground: Path) -> None:
+    (playground / "link.json").symlink_to("real.json")
+    assert call("data --data data.csv --node device --out link.json").code == 0
+    assert (playground / "link.json").is_symlink()
+    assert json.loads((playground / "real.json").read_text())["counts"]["nodes"] == 6
+
+
+def test_interruption(playground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedmeta.cli.train.train_settings", interrupt)
+    for shell in SHELLS:
+        outcome = call(TRAIN, shell)
+        assert outcome.code == 130
+        assert "--resume" in outcome.complaint
+
+
+# As programs of their own: what only the operating system can do.
+
+DATA = ["data", "--data", "data.csv", "--node", "device"]
+NO_LARGE_FILES = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200))
+"""
+
+
+def test_a_disk_that_is_really_full(playground: Path) -> None:
+    before = snapshot(playground)
+    outcome = spawn(TRAIN.split(), playground, prelude=NO_LARGE_FILES)
+    assert outcome.code == 2
+    assert "cannot write new/federation.json (File too large)" in outcome.complaint
+    assert "free some space" in outcome.complaint
+    check_nothing_lost(before, snapshot(playground), ())
+    assert spawn(TRAIN.split(), playground).code == 0
+
+
+def test_output_to_a_full_disk(playground: Path) -> None:
+    prelude = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+    outcome = spawn(DATA, playground, prelude=prelude)
+    assert outcome.code == 2
+    assert "No space left on device" in outcome.complaint
+
+
+def test_a_reader_that_has_seen_enough(playground: Path) -> None:
+    prelude = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1)"
+    outcome = spawn(DATA, playground, prelude=prelude)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "words"),
+    [
+        ("fedmeta", "train --data no.csv", "there is no file or folder no.csv: check the path"),
+        ("fedmeta.cli.train", "--penalty -1", "penalty ρ is -1.0: give a number greater than 0"),
+        (
+            "fedmeta.cli.evaluate",
+            "run --steps a",
+            "--steps is 'a': write whole numbers, e.g. 0,1,5",
+        ),
+        (
+            "fedmeta.cli.compare",
+            "fedavg --equals 1",
+            "unrecognized arguments: --equals 1: see --help",
+        ),
+    ],
+)
+def test_as_a_program(module: str, line: str, words: str, playground: Path) -> None:
+    before = snapshot(playground)
+    outcome = spawn(line.split(), playground, module)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.complaint == words
+    assert snapshot(playground) == before

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedmeta import randomness, tree
 from fedmeta.algorithms.base import (
-    Algorithm,
     Contribution,
     Fleet,
     Metrics,
@@ -19,19 +18,10 @@ from fedmeta.algorithms.base import (
     PlatformState,
     mean_update,
 )
+from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.data.packing import NodeData
 from fedmeta.errors import SettingError, require, require_choice, require_positive
-from fedmeta.objective import (
-    Adaptation,
-    Curvature,
-    Facts,
-    InverseSchedule,
-    MetaGradient,
-    Objective,
-    Passes,
-    Schedule,
-    meta_gradient,
-)
+from fedmeta.objective import Facts, Objective, Passes, meta_gradient
 from fedmeta.regularizers import SquaredEuclidean
 from fedmeta.tree import Tree
 
@@ -39,7 +29,7 @@ _DUAL = 4  # the purpose of the random draw of y⁰
 
 
 @dataclass(frozen=True)
-class ADMMFedMeta(Algorithm):
+class ADMMFedMeta(MetaLearner):
     """Inexact-ADMM federated meta-learning: one closed-form step per node and round.
 
     Node, from θ and its own dual y⁻:   θ_i = θ − (y⁻ + w G(θ)) / ρ      G the meta-gradient
@@ -52,14 +42,12 @@ class ADMMFedMeta(Algorithm):
     augmented Lagrangian in θ_i, written in z = y⁻ + ρ(θ_i − θ). For K = 1, η = 1/ρ it is y = −wG.
 
     Args:
-        inner: α, steps and scope of the inner adaptation.
+        inner, curvature, difference: see `MetaLearner`.
         penalty: ρ > 0, one number or one per node name.
         penalty_unit: "node": ρ_i is `penalty`; "weight": ρ_i = w_i·penalty (and η_i = η/w_i), so
             that Σρ_i = penalty whatever the number of nodes.
         local_steps: K ≥ 1.
         local_step_size: η > 0; None is 1/ρ_i.
-        curvature: how ∇²L·r is computed: "exact", "finite-difference" or "none".
-        difference: δ_t of the finite difference.
         platform: "linearised" (the paper's) or "proximal" (the authors' code; stable for any λ).
         rule: what a round with missing nodes does: "participants" averages those counted; "stale"
             keeps the last counted contribution of the others.
@@ -67,8 +55,7 @@ class ADMMFedMeta(Algorithm):
         prior: λ, θ_p and the divergence, or None.
 
     Example:
-        >>> algorithm = ADMMFedMeta(penalty=0.3, inner=Adaptation(step_size=0.01))
-        >>> algorithm.passes
+        >>> ADMMFedMeta(penalty=0.3).passes
         Passes(support=3, query=1)
 
     Reference: Yue, Ren, Xin, Lin, Zhang: Inexact-ADMM Based Federated Meta-Learning for Fast and
@@ -77,19 +64,17 @@ class ADMMFedMeta(Algorithm):
 
     name: ClassVar[str] = "admm-fedmeta"
 
-    inner: Adaptation = Adaptation()
     penalty: float | Mapping[str, float] = 0.3
     penalty_unit: Literal["node", "weight"] = "node"
     local_steps: int = 1
     local_step_size: float | None = None
-    curvature: Curvature = "exact"
-    difference: Schedule = InverseSchedule()
     platform: Literal["linearised", "proximal"] = "linearised"
     rule: Literal["participants", "stale"] = "participants"
     dual_deviation: float = 0.0
     prior: SquaredEuclidean | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rhos = self.penalty if isinstance(self.penalty, Mapping) else {"": self.penalty}
         for node, rho in rhos.items():
             require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
@@ -101,22 +86,12 @@ class ADMMFedMeta(Algorithm):
         require_choice("rule", self.rule, ("participants", "stale"))
         deviation = self.dual_deviation
         require(0 <= deviation < 1e6, "dual_deviation", deviation, "a number of at least 0")
-        self.meta_gradient  # noqa: B018 - building it checks the curvature
-
-    @property
-    def meta_gradient(self) -> MetaGradient:
-        """How G is computed."""
-        return MetaGradient(self.inner, self.curvature, self.difference)
 
     @property
     def passes(self) -> Passes:
         """K meta-gradients per round."""
         one = self.meta_gradient.passes
         return Passes(self.local_steps * one.support, self.local_steps * one.query)
-
-    def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target adapts as the nodes did."""
-        return self.inner
 
     def penalties(self, names: Sequence[str], weights: Tensor) -> Tensor:
         """ρ_i of every source node."""

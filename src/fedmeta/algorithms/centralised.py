@@ -13,7 +13,6 @@ from fedmeta.algorithms.base import (
     Metrics,
     NodeState,
     PlatformState,
-    mean_update,
 )
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.data.packing import NodeData
@@ -59,7 +58,7 @@ class Centralised(Algorithm):
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""
-        return PlatformState(theta, self.server.init(theta))
+        return self.server.platform_state(theta)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
@@ -73,6 +72,4 @@ class Centralised(Algorithm):
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
         """One step of the optimiser."""
-        gradient = mean_update(total)
-        theta, memory = self.server.step(state.theta, gradient, state.memory)
-        return PlatformState(theta, memory), {"gradient_norm": tree.squared_norm(gradient).sqrt()}
+        return self.server.platform_step(state, total)

@@ -35,7 +35,7 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
 
-    step_size: float = 0.01
+    step_size: float = 0.1
     local_steps: int = 1
     batch_size: int | None = None
     inner: Adaptation = Adaptation()

@@ -6,44 +6,25 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedmeta import tree
-from fedmeta.algorithms.base import (
-    Algorithm,
-    Contribution,
-    Fleet,
-    Metrics,
-    NodeState,
-    PlatformState,
-    mean_update,
-)
+from fedmeta.algorithms.base import Contribution, Fleet, Metrics, NodeState, PlatformState
+from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.data.packing import NodeData
-from fedmeta.objective import (
-    Adaptation,
-    Curvature,
-    Facts,
-    InverseSchedule,
-    MetaGradient,
-    Objective,
-    Passes,
-    Schedule,
-    meta_gradient,
-)
+from fedmeta.objective import Facts, Objective, Passes, meta_gradient
 from fedmeta.tree import Tree
 
 
 @dataclass(frozen=True)
-class FedMeta(Algorithm):
+class FedMeta(MetaLearner):
     """MAML with the tasks on the nodes; with curvature "none" it is first-order MAML.
 
     Node:      G_i(θ)
     Platform:  θ⁺ = θ − β Σ w_i G_i(θ) / Σ w_i,  or Adam with that gradient
 
     Args:
-        inner: α, steps and scope of the inner adaptation.
+        inner, curvature, difference: see `MetaLearner`.
         step_size: β > 0.
         optimizer: "sgd" or "adam".
-        curvature: "exact", "finite-difference" or "none".
-        difference: δ_t of the finite difference.
 
     Example:
         >>> FedMeta(curvature="none").passes
@@ -55,15 +36,12 @@ class FedMeta(Algorithm):
 
     name: ClassVar[str] = "fedmeta"
 
-    inner: Adaptation = Adaptation()
-    step_size: float = 0.01
+    step_size: float = 0.1
     optimizer: Literal["sgd", "adam"] = "sgd"
-    curvature: Curvature = "exact"
-    difference: Schedule = InverseSchedule()
 
     def __post_init__(self) -> None:
-        self.server  # noqa: B018 - building these checks their settings
-        self.meta_gradient  # noqa: B018
+        super().__post_init__()
+        self.server  # noqa: B018 - building it checks its settings
 
     @property
     def server(self) -> ServerOptimizer:
@@ -71,22 +49,13 @@ class FedMeta(Algorithm):
         return ServerOptimizer(self.optimizer, self.step_size)
 
     @property
-    def meta_gradient(self) -> MetaGradient:
-        """How G is computed."""
-        return MetaGradient(self.inner, self.curvature, self.difference)
-
-    @property
     def passes(self) -> Passes:
         """One meta-gradient per round."""
         return self.meta_gradient.passes
 
-    def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target adapts as the nodes did."""
-        return self.inner
-
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""
-        return PlatformState(theta, self.server.init(theta))
+        return self.server.platform_state(theta)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
@@ -100,6 +69,4 @@ class FedMeta(Algorithm):
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
         """One step of the optimiser."""
-        gradient = mean_update(total)
-        theta, memory = self.server.step(state.theta, gradient, state.memory)
-        return PlatformState(theta, memory), {"gradient_norm": tree.squared_norm(gradient).sqrt()}
+        return self.server.platform_step(state, total)

@@ -6,36 +6,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedmeta import randomness, tree
-from fedmeta.algorithms.base import Algorithm, Contribution, NodeState, PlatformState, displacement
+from fedmeta.algorithms.base import Contribution, NodeState, displacement
+from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.data.packing import NodeData
 from fedmeta.errors import require, require_positive
-from fedmeta.objective import (
-    Adaptation,
-    Curvature,
-    Facts,
-    InverseSchedule,
-    MetaGradient,
-    Objective,
-    Passes,
-    Schedule,
-    meta_gradient,
-)
+from fedmeta.objective import Facts, Objective, Passes, meta_gradient
 from fedmeta.tree import Tree
 
 
 @dataclass(frozen=True)
-class PerFedAvg(Algorithm):
+class PerFedAvg(MetaLearner):
     """FedAvg on the meta-objective.
 
     Node:      θ_i ← θ_i − β G_i(θ_i), E times from θ
     Platform:  θ⁺  = θ + Σ w_i (θ_i − θ) / Σ w_i
 
     Args:
-        inner: α, steps and scope of the inner adaptation.
+        inner, curvature, difference: see `MetaLearner`; "finite-difference" is the Hessian-free
+            variant, "none" the first-order one.
         step_size: β > 0.
         local_steps: E ≥ 1.
-        curvature: "exact", "finite-difference" (Hessian-free) or "none" (first order).
-        difference: δ_t of the finite difference.
 
     Example:
         >>> PerFedAvg(local_steps=2).passes
@@ -47,31 +37,19 @@ class PerFedAvg(Algorithm):
 
     name: ClassVar[str] = "per-fedavg"
 
-    inner: Adaptation = Adaptation()
-    step_size: float = 0.005
+    step_size: float = 0.1
     local_steps: int = 1
-    curvature: Curvature = "exact"
-    difference: Schedule = InverseSchedule()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive("step_size", self.step_size)
         require(self.local_steps >= 1, "local_steps", self.local_steps, "a whole number ≥ 1")
-        self.meta_gradient  # noqa: B018 - building it checks the curvature
-
-    @property
-    def meta_gradient(self) -> MetaGradient:
-        """How G is computed."""
-        return MetaGradient(self.inner, self.curvature, self.difference)
 
     @property
     def passes(self) -> Passes:
         """E meta-gradients per round."""
         one = self.meta_gradient.passes
         return Passes(self.local_steps * one.support, self.local_steps * one.query)
-
-    def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target adapts as the nodes did."""
-        return self.inner
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts

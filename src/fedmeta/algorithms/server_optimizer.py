@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from fedmeta import tree
+from fedmeta.algorithms.base import Contribution, Metrics, PlatformState, mean_update
 from fedmeta.errors import require_choice, require_positive
 from fedmeta.tree import Tree
 
@@ -34,16 +35,26 @@ class ServerOptimizer:
         require_choice("optimizer", self.kind, ("sgd", "adam"))
         require_positive("step_size", self.step_size)
 
-    def init(self, theta: Tree) -> dict[str, Tree]:
-        """Zero moments, for Adam."""
+    def platform_state(self, theta: Tree) -> PlatformState:
+        """θ and, for Adam, zero moments."""
         if self.kind == "sgd":
-            return {}
+            return PlatformState(theta)
         some = next(iter(theta.values()))
-        return {
+        memory = {
             "moment1": tree.zeros_like(theta),
             "moment2": tree.zeros_like(theta),
             "steps": {"count": torch.zeros((), dtype=some.dtype, device=some.device)},
         }
+        return PlatformState(theta, memory)
+
+    def platform_step(
+        self, state: PlatformState, total: Contribution
+    ) -> tuple[PlatformState, Metrics]:
+        """A step down the mean of the nodes' gradients."""
+        gradient = mean_update(total)
+        theta, memory = self.step(state.theta, gradient, state.memory)
+        norm = tree.squared_norm(gradient).sqrt()
+        return PlatformState(theta, memory), {"gradient_norm": norm}
 
     def step(
         self, theta: Tree, gradient: Tree, memory: Mapping[str, Tree]

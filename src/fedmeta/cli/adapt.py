@@ -55,7 +55,7 @@ def run(values: Values) -> None:
     metric = "accuracy" if model.task.kind == "classification" else "mse"
     rows = [
         [name, percent(metric, _metric(each, *query) if len(query[0]) else None)]
-        for name, each in (("before", model), (f"after {steps} steps", adapted))
+        for name, each in (("before", model), (f"after {steps} step" + "s" * (steps != 1), adapted))
     ]
     title = f"{metric} on {len(query[0])} samples, adapted to {len(support[0])} others"
     table(title, ["model", metric], rows)

@@ -24,17 +24,19 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     try:
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
     except ImportError:
         say(title)
         say(plain_table(columns, rows))
         return
-    grid = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+    grid = Table(header_style="dim")
     for place, column in enumerate(columns):
         grid.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
     for row in rows:
         grid.add_row(*row)
     # A file or pipe has no width to squeeze the table into.
     console = Console() if sys.stdout.isatty() else Console(width=200, soft_wrap=True)
+    console.print(Text(title, style="bold"))
     console.print(grid)
 
 

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmeta.data import Federation, unpacked
+from fedmeta.engines.execution import Execution
+from fedmeta.engines.local import Layout, node_keys
+from fedmeta.errors import DataError
+from fedmeta.evaluation import Evaluation, evaluate, statistics
+from fedmeta.losses import cross_entropy, squared_error
+from fedmeta.objective import Adaptation, Objective, adapt
+from problems import LAYOUTS, PLAIN, classification, double, mlp, regression, softmax_regression
+
+MANY = ((3, 4), (2, 3), (5, 2), (1, 6))
+CLASSES = classification(targets=MANY, classes=3)
+MODEL = double(mlp())
+
+
+def evaluated(
+    data: Federation = CLASSES,
+    layout: str = "batched-3",
+    steps: tuple[int, ...] = (0, 1, 3),
+    rule: Adaptation = Adaptation(0.5),
+    seed: int = 0,
+) -> Evaluation:
+    objective = Objective(MODEL, cross_entropy)
+    return evaluate(
+        Layout(LAYOUTS[layout], objective),
+        MODEL.theta,
+        rule,
+        steps,
+        data,
+        data.targets,
+        PLAIN,
+        seed,
+    )
+
+
+def test_statistics_by_hand() -> None:
+    values, sizes = [0.1 * n for n in range(1, 13)], [1] * 11 + [9]
+    got = statistics(values, sizes, "accuracy")
+    assert got["mean"] == pytest.approx(0.65)
+    assert got["median"] == pytest.approx(0.65)
+    assert got["weighted_mean"] == pytest.approx((6.6 + 9 * 1.2) / 20)
+    assert got["worst_decile"] == pytest.approx(0.15)  # the worst 2 of 12
+    assert statistics(values, sizes, "mse")["worst_decile"] == pytest.approx(1.15)
+    assert statistics([0.5], [3], "accuracy") == {
+        "mean": 0.5,
+        "weighted_mean": 0.5,
+        "median": 0.5,
+        "worst_decile": 0.5,
+    }
+    assert statistics([1.0] * 9 + [0.0], [1] * 10, "accuracy")["worst_decile"] == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rule", [Adaptation(0.5), Adaptation(0.5, scope="head")])
+def test_against_brute_force(layout: str, rule: Adaptation) -> None:
+    got = evaluated(layout=layout, rule=rule)
+    moves = rule.moves(MODEL.theta)
+    for place, node in enumerate(CLASSES.targets):
+        data = unpacked(CLASSES, node, PLAIN, torch.float64)
+        theta = {name: leaf.clone().requires_grad_() for name, leaf in MODEL.theta.items()}
+        for step in range(4):
+            if step in got.values:
+                outputs = MODEL(theta, data.query.inputs)
+                right = (outputs.argmax(1) == data.query.labels).double().mean()
+                seen = sorted(set(data.support.labels.tolist()))
+                among = outputs[:, seen].argmax(1)
+                right_seen = (torch.tensor(seen)[among] == data.query.labels).double().mean()
+                loss = cross_entropy(outputs, data.query.labels).mean()
+                assert got.values[step][place] == pytest.approx(float(right))
+                assert got.seen_classes[step][place] == pytest.approx(float(right_seen))
+                assert got.losses[step][place] == pytest.approx(float(loss.detach()), abs=1e-12)
+            loss = cross_entropy(MODEL(theta, data.support.inputs), data.support.labels).mean()
+            gradients = torch.autograd.grad(loss, list(theta.values()))
+            theta = {
+                name: (leaf - 0.5 * g * (name in moves)).detach().requires_grad_()
+                for (name, leaf), g in zip(theta.items(), gradients, strict=True)
+            }
+    assert set(got.values) == {0, 1, 3}
+
+
+def test_masking_to_seen_classes_is_another_column() -> None:
+    got = evaluated()
+    assert got.values[0] != got.seen_classes[0]
+    table = got.summary()
+    assert table["1"]["mean"] == pytest.approx(np.mean(got.values[1]))
+    assert table["1"]["mean_seen_classes"] == pytest.approx(np.mean(got.seen_classes[1]))
+    assert table["1"]["mean_loss"] == pytest.approx(np.mean(got.losses[1]))
+    rows = got.per_node()
+    assert [row["name"] for row in rows] == ["n5", "n6", "n7", "n8"]
+    assert [row["query"] for row in rows] == [4, 3, 2, 6]
+    assert rows[2]["metric"]["3"] == got.values[3][2]
+
+
+def test_stretches_with_mini_batches_are_one_piece() -> None:
+    rule = Adaptation(0.5, batch_size=2)
+    together = evaluated(steps=(0, 2, 5), rule=rule)
+    apart = evaluated(steps=(5,), rule=rule)
+    assert together.losses[5] == apart.losses[5]
+    loop = evaluated(steps=(5, 2), rule=rule, layout="loop")
+    assert loop.losses[5] == pytest.approx(together.losses[5], abs=1e-12)
+    assert loop.losses[2] == pytest.approx(together.losses[2], abs=1e-12)
+    assert evaluated(steps=(5,), rule=rule, seed=1).losses[5] != apart.losses[5]
+    keys = node_keys(CLASSES.targets, 0)
+    objective = Objective(MODEL, cross_entropy)
+    for place, node in enumerate(CLASSES.targets):
+        data = unpacked(CLASSES, node, PLAIN, torch.float64)
+        phi = adapt(
+            objective, Adaptation(0.5, 5, batch_size=2), MODEL.theta, data.support, keys[place]
+        )
+        loss = objective.value(phi, data.query)
+        assert apart.losses[5][place] == pytest.approx(float(loss), abs=1e-12)
+
+
+def test_dropout_is_off() -> None:
+    plain = double(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)))
+    noisy = double(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 3)))
+    theta = dict(zip(noisy.theta, plain.theta.values(), strict=True))
+    results = [
+        evaluate(
+            Layout(LAYOUTS["loop"], Objective(model, cross_entropy)),
+            start,
+            Adaptation(0.5),
+            (2,),
+            CLASSES,
+            CLASSES.targets,
+            PLAIN,
+            0,
+        ).losses[2]
+        for model, start in ((plain, plain.theta), (noisy, theta))
+    ]
+    assert results[0] == pytest.approx(results[1], abs=1e-12)
+
+
+def test_regression_has_mean_squared_error_and_no_classes() -> None:
+    data, model = regression(), double(softmax_regression(2, 1))
+    layout = Layout(LAYOUTS["batched-all"], Objective(model, squared_error))
+    got = evaluate(layout, model.theta, Adaptation(0.1), (0,), data, data.targets, PLAIN, 0)
+    assert got.metric == "mse"
+    assert got.seen_classes == {}
+    for place, node in enumerate(data.targets):
+        outputs = model(model.theta, torch.tensor(data.inputs[node.query]))
+        error = (outputs - torch.tensor(data.labels[node.query])).square().mean()
+        assert got.values[0][place] == pytest.approx(float(error))
+    assert "mean_seen_classes" not in got.summary()["0"]
+
+
+def test_without_targets() -> None:
+    data = CLASSES.with_nodes(CLASSES.sources)
+    with pytest.raises(DataError, match="no target nodes"):
+        evaluated(data)
+
+
+def test_any_chunk_size_serves() -> None:
+    execution = Execution(dtype="float64", path="batched", chunk=None)
+    layout = Layout(execution, Objective(MODEL, cross_entropy))
+    got = evaluate(layout, MODEL.theta, Adaptation(0.5), (1,), CLASSES, CLASSES.targets, PLAIN, 0)
+    assert got.losses[1] == pytest.approx(evaluated().losses[1], abs=1e-12)

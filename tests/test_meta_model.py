@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.data import Federation
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import DataError, ModelError, RunFolderError
+from fedmeta.meta_model import FILE, MetaModel, check_same_tensors, load_theta
+from fedmeta.models import ModelSettings
+from fedmeta.objective import Adaptation
+from fedmeta.storage import read_tensors, write_tensors
+from fedmeta.training import Run, TrainingSettings, train
+from problems import classification, flat, regression
+
+INNER = Adaptation(0.4, steps=2)
+MLP = ModelSettings("mlp", hidden=(4,))
+CLASSES, VALUES = classification(), regression()
+
+
+def trained(
+    data: Federation = CLASSES,
+    model: nn.Module | ModelSettings = MLP,
+    inner: Adaptation = INNER,
+    **options: Any,
+) -> Run:
+    return train(
+        data,
+        model,
+        ADMMFedMeta(inner, 1.0),
+        TrainingSettings(rounds=3, evaluate_every=0, evaluation_steps=(0, 1)),
+        execution=Execution(dtype="float64", path="loop"),
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trained(folder=tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def values() -> Run:
+    return trained(VALUES)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_device_gets_what_evaluation_promised(run: Run, steps: int) -> None:
+    assert run.evaluation is not None
+    for place, node in enumerate(CLASSES.targets):
+        support = CLASSES.inputs[node.support], CLASSES.labels[node.support]
+        query = CLASSES.inputs[node.query], CLASSES.labels[node.query]
+        adapted = run.meta_model.adapt(*support, steps=steps)
+        probabilities = adapted.predict(query[0])
+        assert torch.allclose(probabilities.sum(1), torch.ones(len(query[1])).double())
+        right = (probabilities.argmax(1).numpy() == query[1]).mean()
+        assert run.evaluation.values[steps][place] == pytest.approx(right)
+        loss = -probabilities.log()[range(len(query[1])), query[1]].mean()
+        assert run.evaluation.losses[steps][place] == pytest.approx(float(loss), abs=1e-10)
+
+
+def test_adaptation_defaults_to_the_trained_steps_and_changes_nothing(run: Run) -> None:
+    node = CLASSES.targets[0]
+    before = flat(run.meta_model.theta)
+    default, two = (
+        run.meta_model.adapt(CLASSES.inputs[node.support], CLASSES.labels[node.support], steps)
+        for steps in (None, 2)
+    )
+    assert torch.equal(flat(default.theta), flat(two.theta))
+    assert torch.equal(flat(run.meta_model.theta), before)
+    assert not torch.equal(flat(default.theta), before)
+
+
+def test_regression_predicts_values(values: Run) -> None:
+    node = VALUES.targets[0]
+    labels = VALUES.labels[node.support]
+    column = values.meta_model.adapt(VALUES.inputs[node.support], labels)
+    row = values.meta_model.adapt(torch.tensor(VALUES.inputs[node.support]), labels[:, 0].tolist())
+    assert torch.equal(flat(column.theta), flat(row.theta))
+    predicted = column.predict(VALUES.inputs[node.query])
+    error = float((predicted - torch.tensor(VALUES.labels[node.query])).square().mean())
+    assert values.evaluation is not None
+    assert values.evaluation.values[2][0] == pytest.approx(error)
+    with pytest.raises(ModelError, match="has no classes"):
+        column.classify(VALUES.inputs[node.query])
+
+
+def test_class_names(run: Run) -> None:
+    node = CLASSES.targets[0]
+    inputs, numbers = CLASSES.inputs[node.support], CLASSES.labels[node.support]
+    by_name = run.meta_model.adapt(inputs, [f"class {n}" for n in numbers])
+    by_number = run.meta_model.adapt(inputs, torch.tensor(numbers))
+    assert torch.equal(flat(by_name.theta), flat(by_number.theta))
+    expected = [f"class {n}" for n in by_name.predict(inputs).argmax(1).tolist()]
+    assert by_name.classify(inputs) == expected
+
+
+def test_save_and_load(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    node = CLASSES.targets[0]
+    adapted = run.meta_model.adapt(CLASSES.inputs[node.support], CLASSES.labels[node.support])
+    adapted.save(file)
+    read = MetaModel.load(file)
+    assert torch.equal(flat(read.theta), flat(adapted.theta))
+    assert list(read.theta) == list(adapted.theta)
+    assert torch.equal(read.predict(CLASSES.inputs), adapted.predict(CLASSES.inputs))
+    assert (read.task, read.adaptation, read.input_shape) == (
+        adapted.task,
+        adapted.adaptation,
+        adapted.input_shape,
+    )
+    assert read.about == adapted.about
+    again = tmp_path / "again.safetensors"
+    read.save(again)
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_load_from_a_run_folder(run: Run) -> None:
+    assert run.folder is not None
+    read = MetaModel.load(str(run.folder))
+    assert torch.equal(read.predict(CLASSES.inputs), run.meta_model.predict(CLASSES.inputs))
+    module = read.module()
+    scaled = read.scaling.apply(CLASSES.inputs, torch.float64)
+    outputs = module.double()(scaled).softmax(1)
+    assert torch.allclose(outputs, read.predict(CLASSES.inputs), atol=1e-5)
+
+
+def test_the_head_is_still_the_head_after_loading(tmp_path: Path) -> None:
+    """A file sorts names, and '10' comes before '2'."""
+
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        padding = [nn.Identity() for _ in range(9)]
+        return nn.Sequential(nn.Linear(3, 3), *padding, nn.Linear(3, 3)).double()
+
+    run = trained(model=network(), inner=Adaptation(0.4, scope="head"))
+    run.meta_model.save(tmp_path / "m")
+    read = MetaModel.load(tmp_path / "m", network=network())
+    node = CLASSES.targets[0]
+    samples = CLASSES.inputs[node.support], CLASSES.labels[node.support]
+    expected, got = run.meta_model.adapt(*samples), read.adapt(*samples)
+    assert torch.equal(got.theta["0.weight"], read.theta["0.weight"])
+    assert torch.equal(flat(got.theta), flat(expected.theta))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        (np.zeros((2, 4)), [0, 1], r"samples have shape \(4,\), the model takes \(3,\)"),
+        (3.0, [0], r"the model takes \(3,\)"),
+        (np.full((2, 3), np.nan), [0, 1], "NaN, infinite"),
+        (np.full((2, 3), np.inf), [0, 1], "NaN, infinite"),
+        ([["a", "b", "c"]], [0], "non-numeric"),
+        (np.zeros((2, 3)), [0], "2 samples and 1 labels"),
+        (np.zeros((0, 3)), np.zeros(0, np.int64), "0 samples and 0 labels"),
+        (np.zeros((2, 3)), [0, 3], r"whole numbers from 0 to 2"),
+        (np.zeros((2, 3)), [-1, 0], r"whole numbers from 0 to 2"),
+        (np.zeros((2, 3)), [0.0, 1.0], r"labels are not class numbers"),
+        (np.zeros((2, 3)), [[0], [1]], r"labels are not class numbers"),
+        (np.zeros((2, 3)), ["class 0", "cat"], r"knows no class 'cat': its classes are class 0"),
+    ],
+)
+def test_samples_that_do_not_fit(run: Run, inputs: Any, labels: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        run.meta_model.adapt(inputs, labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros((2, 3)), r"labels have shape \(2, 3\): give numbers, 1 per sample"),
+        ([0.0, np.nan], "NaN or infinite values"),
+        (["a", "b"], "give numbers"),
+        (3.0, "give numbers"),
+    ],
+)
+def test_values_that_do_not_fit(values: Run, labels: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        values.meta_model.adapt(np.zeros((2, 2)), labels)
+
+
+class Own(nn.Module):
+    """Somebody's network, with a buffer and a frozen layer."""
+
+    def __init__(self, shift: float = 0.5) -> None:
+        super().__init__()
+        self.frozen, self.head = nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 3)
+        self.register_buffer("shift", torch.tensor(shift))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.frozen(x)) + self.shift)  # type: ignore[no-any-return]
+
+
+def own_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="none") * 2
+
+
+def test_a_network_of_your_own_is_given_again(tmp_path: Path) -> None:
+    run = trained(model=Own(), loss=own_loss)
+    run.meta_model.save(tmp_path / "m")
+    with pytest.raises(RunFolderError, match=r"network of your own \(.*Own\).*network="):
+        MetaModel.load(tmp_path / "m")
+    with pytest.raises(RunFolderError, match=r"loss of your own \(.*own_loss\).*loss="):
+        MetaModel.load(tmp_path / "m", network=Own())
+    read = MetaModel.load(tmp_path / "m", network=Own(shift=9.0), loss=own_loss)
+    expected = run.meta_model.predict(CLASSES.inputs)
+    assert torch.allclose(read.predict(CLASSES.inputs), expected), "frozen parts travel too"
+    scaled = read.scaling.apply(CLASSES.inputs, torch.float64)
+    assert torch.allclose(read.module().double()(scaled).softmax(1), expected, atol=1e-5)
+    with pytest.raises(RunFolderError, match="of another model"):
+        MetaModel.load(tmp_path / "m", network=nn.Linear(3, 3), loss=own_loss)
+
+
+def test_no_code_is_imported_because_a_file_names_it(run: Run, tmp_path: Path) -> None:
+    evil = tmp_path / "evil.py"
+    marker = tmp_path / "ran"
+    evil.write_text(f"open({str(marker)!r}, 'w')\ndef make(*_):\n    raise RuntimeError\n")
+    run.meta_model.save(tmp_path / "m")
+    tensors, text = read_tensors(tmp_path / "m", "model")
+    facts = json.loads(text["fedmeta"])
+    for changed in (
+        {"network": {**facts["network"], "name": f"{evil}:make"}},
+        {"loss": f"{evil}:make"},
+        {"network": {"class": f"{evil}:make"}},
+    ):
+        write_tensors(tmp_path / "bad", tensors, {"fedmeta": json.dumps({**facts, **changed})})
+        with pytest.raises(RunFolderError, match="of your own"):
+            MetaModel.load(tmp_path / "bad")
+    assert not marker.exists()
+
+
+def test_files_that_are_no_meta_model(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="there is no"):
+        MetaModel.load(tmp_path / "none")
+    with pytest.raises(RunFolderError, match=rf"there is no .*{FILE}"):
+        MetaModel.load(tmp_path)
+    save_file({"a": torch.zeros(1)}, tmp_path / "plain")
+    with pytest.raises(RunFolderError, match="not a meta-model of fedmeta"):
+        MetaModel.load(tmp_path / "plain")
+    run.meta_model.save(tmp_path / "m")
+    tensors, text = read_tensors(tmp_path / "m", "model")
+    facts = json.loads(text["fedmeta"])
+    for changed, message in [
+        ({**facts, "format": 2}, "has format 2, this version reads 1"),
+        ({k: v for k, v in facts.items() if k != "task"}, "not a complete meta-model"),
+        ({**facts, "adaptation": {}}, "not a complete meta-model"),
+        ({**facts, "network": {"nome": "mlp"}}, "not a complete meta-model"),
+    ]:
+        write_tensors(tmp_path / "bad", tensors, {"fedmeta": json.dumps(changed)})
+        with pytest.raises(RunFolderError, match=message):
+            MetaModel.load(tmp_path / "bad")
+    whole = (tmp_path / "m").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RunFolderError, match="damaged"):
+        MetaModel.load(tmp_path / "cut")
+
+
+def test_load_theta(run: Run, tmp_path: Path) -> None:
+    assert run.folder is not None
+    for place in (run.folder, run.folder / FILE):
+        theta = load_theta(place)
+        assert set(theta) == set(run.meta_model.theta)
+        assert all(torch.equal(theta[n], leaf) for n, leaf in run.meta_model.theta.items())
+    plain = {name: leaf + 1 for name, leaf in run.meta_model.theta.items()}
+    save_file(plain, tmp_path / "plain.safetensors")
+    read = load_theta(tmp_path / "plain.safetensors")
+    assert all(torch.equal(read[name], leaf) for name, leaf in plain.items())
+    begun = trained(initial=read)
+    assert not torch.equal(flat(begun.meta_model.theta), flat(run.meta_model.theta))
+
+
+def test_other_tensors_are_named() -> None:
+    ours = {"a": torch.zeros(2), "b": torch.zeros(1)}
+    check_same_tensors(ours, dict(ours), "it")
+    with pytest.raises(RunFolderError, match=r"'b' is absent there and \(1,\) here"):
+        check_same_tensors(ours, {"a": torch.zeros(2)}, "it")
+    with pytest.raises(RunFolderError, match=r"'c' is \(1,\) there and absent here"):
+        check_same_tensors(ours, {**ours, "c": torch.zeros(1)}, "it")
+    with pytest.raises(RunFolderError, match=r"'a' is \(3,\) there and \(2,\) here"):
+        check_same_tensors(ours, {**ours, "a": torch.zeros(3)}, "it")
