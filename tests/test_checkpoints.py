@@ -92,11 +92,18 @@ def test_half_missing(tmp_path: Path) -> None:
         checkpoints.load(tmp_path, 5, LIKE)
 
 
-@pytest.mark.parametrize("facts", [{"format": 99}, [], {}])
-def test_another_format(tmp_path: Path, facts: object) -> None:
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"format": 99}, r"has format 99, this version reads 1"),
+        ({}, r"has format None, this version reads 1"),
+        ([], r"state\.json \(checkpoint\) is damaged: not an object"),
+    ],
+)
+def test_another_format(tmp_path: Path, facts: object, message: str) -> None:
     path = checkpoints.save(tmp_path, point(5), keep=3)
     (path / "state.json").write_text(json.dumps(facts))
-    with pytest.raises(RunFolderError, match=r"has format .*, this version reads 1"):
+    with pytest.raises(RunFolderError, match=message):
         checkpoints.load(tmp_path, 5, LIKE)
 
 

@@ -37,11 +37,18 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         RunFolder.create(tmp_path / "file", {}, {})
 
 
-@pytest.mark.parametrize("content", ['{"format": 2}', "{}", "[]"])
-def test_another_format(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format": 2}', r"has format 2, this version reads 1"),
+        ("{}", r"has format None, this version reads 1"),
+        ("[]", r"\(settings of the run\) is damaged: not an object"),
+    ],
+)
+def test_another_format(tmp_path: Path, content: str, message: str) -> None:
     made = folder(tmp_path)
     (made.path / "settings.json").write_text(content)
-    with pytest.raises(RunFolderError, match=r"has format .*, this version reads 1"):
+    with pytest.raises(RunFolderError, match=message):
         made.settings()
 
 
@@ -69,6 +76,22 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     (made.path / "metrics.jsonl").write_bytes(b"\xff\xff\n")
     with pytest.raises(RunFolderError, match="cannot be read"):
         made.history()
+
+
+def test_sweeping(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.sweep()  # nothing to do, not even a folder of checkpoints
+    (made.checkpoints / ".round-000003.99.tmp").mkdir(parents=True)
+    (made.checkpoints / ".round-000003.99.tmp" / "state.json").write_text("{")
+    (made.checkpoints / "round-000002").mkdir()
+    (made.path / ".metrics.jsonl.99.tmp").write_text("half")
+    made.sweep()
+    assert [each.name for each in made.checkpoints.iterdir()] == ["round-000002"]
+    assert sorted(each.name for each in made.path.iterdir()) == [
+        "checkpoints",
+        "federation.json",
+        "settings.json",
+    ]
 
 
 def test_summary(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -134,6 +135,15 @@ class RunFolder:
                     f"line {number} of {self._metrics_file} is damaged", "restore or delete it"
                 ) from error
         return records
+
+    def sweep(self) -> None:
+        """Remove what a killed process was in the middle of writing."""
+        for place in (self.path, self.checkpoints):
+            for left in place.glob(".*.tmp"):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
 
     def rewind(self, last_round: int) -> list[Record]:
         """Keep the lines up to a round, so that the rounds after it can be written again."""

@@ -125,8 +125,17 @@ def layered(files: Mapping[str, Any], flags: Mapping[str, Any]) -> Table:
             raise SettingError(f"settings have no key {key!r}", nearest(key, _KEYS))
     if "preset" not in given:
         return given
-    data = given.get("data", {}).get("name", DataSettings().name)
-    return merged([preset(given["preset"], data), given])
+    own = given.get("data", {})
+    if not isinstance(own, Mapping):
+        raise SettingError(f"data is {own!r}", "make it a table [data]")
+    name = own.get("name", DataSettings().name)
+    table = preset(given["preset"], name)
+    # Where nodes are not drawn by class, what a preset says of drawing them has no place.
+    if "node" in own or name == "sinusoid":
+        del table["data"]["partition"]
+    if "partition" not in table["data"] or own.get("partition") in ("column", "dirichlet"):
+        table["data"].pop("samples_per_class", None)
+    return merged([table, given])
 
 
 def build_settings(table: Mapping[str, Any]) -> Settings:

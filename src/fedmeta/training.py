@@ -23,7 +23,7 @@ from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling, fit_scaling
-from fedmeta.engines.execution import Execution, threads
+from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.local import Layout, LocalEngine, lay_out
 from fedmeta.errors import DataError, DivergedError, RunFolderError, require
 from fedmeta.evaluation import Evaluation, evaluate, metric_name
@@ -249,7 +249,7 @@ def train(
         _check_same_run(opened, stored, identity)
     elif folder is not None:
         opened = RunFolder.create(Path(folder), identity, describe(federation))
-    with threads(job.layout.execution.threads):
+    with machine(job.layout.execution):
         return _loop(job, identity, opened, resume, callbacks)
 
 
@@ -293,7 +293,7 @@ def prepare(
     check_on_samples(network, inputs.to(execution.torch_device), task.outputs)
     labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
     check_loss(function, network, inputs.to(execution.torch_device), labels)
-    with threads(execution.threads):
+    with machine(execution):
         layout = lay_out(execution, network, function, federation, scaling, algorithm)
     settings = {
         "data": dict(about_data or {"name": federation.name}),
@@ -321,6 +321,7 @@ def _loop(
     history: list[Record] = []
     done = 0
     if resume and folder is not None:
+        folder.sweep()
         if saved := checkpoints.rounds(folder.checkpoints):
             point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, nodes))
             done, state, nodes = point.round, point.state, point.nodes

@@ -67,7 +67,7 @@ def spawn(
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(folder.parent / ".mpl")},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,

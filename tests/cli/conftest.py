@@ -92,4 +92,5 @@ def playground(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     folder = tmp_path / "playground"
     shutil.copytree(template, folder)
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("FEDMETA_DATA", raising=False)
     return folder

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from cli.calling import SHELLS, call, snapshot, spawn
 
+from cli.calling import SHELLS, call, snapshot, spawn
 from fedmeta import storage
 
 TRAIN = "train --data data.csv --node device --model linear --rounds 2 --out new "
@@ -245,8 +245,8 @@ FILES = [
     bad("text as values", TRAIN + "--task regression", "row 1 is 'a'", "give numbers"),
     bad(
         "built-in data set that is not there",
-        "train --data fashion-mnist --folder . --out new",
-        "fashion-mnist",
+        "train --data cifar10 --folder . --out new",
+        "cifar10",
         "not found",
         "$FEDMETA_DATA",
     ),
@@ -904,6 +904,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200))
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(playground: Path) -> None:
     before = snapshot(playground)
     outcome = spawn(TRAIN.split(), playground, prelude=NO_LARGE_FILES)

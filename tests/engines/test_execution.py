@@ -15,8 +15,8 @@ from fedmeta.engines.execution import (
     Execution,
     chosen_path,
     fitting_chunk,
+    machine,
     node_bytes,
-    threads,
     with_threads,
 )
 from fedmeta.engines.local import Layout, NodeStore, lay_out
@@ -188,20 +188,22 @@ def test_convolutions_take_forward_mode_when_batched() -> None:
     assert not laid_out(convolution, Execution(dtype="float64"), data).objective.forward_mode
 
 
-def test_threads_are_given_back() -> None:
+def test_torch_gets_its_own_settings_back() -> None:
     before = torch.get_num_threads()
     inside = []
 
     def fail() -> None:
-        with threads(before + 1):
+        with machine(Execution(threads=before + 1)):
             inside.append(torch.get_num_threads())
+            assert not torch.backends.cudnn.allow_tf32
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     assert inside == [before + 1]
     assert torch.get_num_threads() == before
-    with threads(None):
+    assert torch.backends.cudnn.allow_tf32
+    with machine(Execution()):
         assert torch.get_num_threads() == before
     assert with_threads(Execution()).threads == before
     assert with_threads(Execution(threads=3)).threads == 3

@@ -120,6 +120,7 @@ def main(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     alone, killed = outcome(folder / "alone"), outcome(folder / "killed")
     return {
         "hits": hits,
+        "nothing left over": not [*(folder / "killed").rglob(".*.tmp")],
         "rounds": [record["round"] for record in killed["history"]] == list(range(1, rounds + 1)),
         **{f"same {part}": alone[part] == killed[part] for part in alone},
     }

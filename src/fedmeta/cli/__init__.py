@@ -46,7 +46,7 @@ def guarded(
     except KeyboardInterrupt:
         return _fail("interrupted: continue a run from its newest checkpoint with --resume", 130)
     except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
+        _drop_output()
         return 0
     except OSError as error:
         if error.errno == errno.ENOSPC and not error.filename:  # standard output is a full disk

@@ -10,8 +10,8 @@ import numpy as np
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, say, table
 from fedmeta.cli.reopening import open_model, stored_table
-from fedmeta.data import DataSettings, load
-from fedmeta.data.loading import read
+from fedmeta.data import load
+from fedmeta.data.loading import read_own
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
@@ -84,9 +84,9 @@ def _target(path: Path, values: Values) -> tuple[Part, Part]:
 def _own(model: MetaModel, values: Values) -> tuple[Part, Part]:
     share = 0.5 if values["support_share"] is None else values["support_share"]
     require(0 < share <= 1, "support_share", share, "a share above 0 and at most 1")
-    settings = DataSettings(values["data"], label=values["label"], task=model.task.kind)
     seed = values["seed"] or 0
-    pool = read(settings, seed)
+    require(seed >= 0, "seed", seed, "a whole number of at least 0")
+    pool = read_own(values["data"], model.task.kind, values["label"])
     labels = _model_labels(model, pool)
     everything = np.arange(len(labels))
     if share == 1:

@@ -9,7 +9,7 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
 from fedmeta.cli.reopening import open_model, stored_table
 from fedmeta.data import load
-from fedmeta.engines.execution import Execution, threads
+from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.local import Layout
 from fedmeta.errors import DataError, SettingError, require, require_positive
 from fedmeta.evaluation import evaluate
@@ -54,7 +54,7 @@ def run(values: Values) -> None:
     execution = from_plain(Execution, {**stored, **given.get("execution", {})}, "execution")
     network = model.network.to(execution.torch_device, execution.torch_dtype)
     theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
-    with threads(execution.threads):
+    with machine(execution):
         result = evaluate(
             Layout(execution, Objective(network, model.loss)),
             theta,

@@ -25,9 +25,11 @@ def run_typer(commands: Sequence[Command], arguments: Sequence[str]) -> None:
     app.callback()(_root)
     for command in commands:
         epilog = f"[dim]Example:[/dim]  {command.example}"
-        app.command(command.name, help=command.help, epilog=epilog)(_function(command))
+        app.command(command.name, help=_help(command), epilog=epilog)(_function(command))
     try:
-        app(list(arguments), standalone_mode=False, prog_name="fedmeta")
+        code = app(list(arguments), standalone_mode=False, prog_name="fedmeta")
+        if code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
     except click.exceptions.Abort as error:
@@ -49,6 +51,12 @@ def _root(
     ] = False,
 ) -> None:
     """Federated meta-learning for fleets of small edge devices."""
+
+
+def _help(command: Command) -> str:
+    """Arguments are told of here: beside them, typer with newer versions of click is silent."""
+    arguments = [each for each in command.parameters if each.argument]
+    return "\n\n".join([command.help, *(f"{a.name.upper()}: {a.help}" for a in arguments)])
 
 
 def _function(command: Command) -> Callable[..., None]:

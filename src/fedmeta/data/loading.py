@@ -19,7 +19,7 @@ from fedmeta.data.partition import Parts, partition
 from fedmeta.data.pool import Array, Pool, pool_from
 from fedmeta.data.roles import choose_targets
 from fedmeta.data.seeding import stream
-from fedmeta.data.settings import BUILT_IN, DataSettings
+from fedmeta.data.settings import BUILT_IN, DataSettings, TaskKind
 from fedmeta.data.sinusoid import draw_sinusoids
 from fedmeta.data.splitting import split
 from fedmeta.data.table import read_table
@@ -87,7 +87,7 @@ def federate(
 def read(settings: DataSettings, seed: int) -> Pool:
     """The samples the settings name, not yet dealt out (the seed is for data that are drawn)."""
     settings = settings.resolved()
-    name, path = settings.name, Path(settings.name).expanduser()
+    name = settings.name
     assert settings.task is not None  # resolved
     if name == "digits":
         return read_digits()
@@ -97,8 +97,14 @@ def read(settings: DataSettings, seed: int) -> Pool:
         return read_cifar(name, settings.folder)
     if name == "sinusoid":
         return draw_sinusoids(settings.nodes, settings.samples, seed)
+    return read_own(name, settings.task, settings.label, settings.node)
+
+
+def read_own(name: str, task: TaskKind, label: str | None = None, node: str | None = None) -> Pool:
+    """The samples in the user's own file or folder; see `DataSettings` for what these mean."""
+    path = Path(name).expanduser()
     if path.is_dir():
-        if settings.node or settings.label or settings.task == "regression":
+        if node or label or task == "regression":
             raise SettingError(
                 f"label, node or task 'regression' is set but {path} is a folder of images",
                 "its folders are the labels: leave these settings out",
@@ -113,9 +119,9 @@ def read(settings: DataSettings, seed: int) -> Pool:
         )
     kind = path.suffix.lower()
     if kind == ".npz":
-        return read_npz(path, task=settings.task, label=settings.label, node=settings.node)
+        return read_npz(path, task=task, label=label, node=node)
     if kind in (".csv", ".parquet"):
-        return read_table(path, task=settings.task, label=settings.label, node=settings.node)
+        return read_table(path, task=task, label=label, node=node)
     raise DataError(f"{path} is of a kind that is not read", "give .npz, .csv or .parquet")
 
 

@@ -158,11 +158,18 @@ def with_threads(execution: Execution) -> Execution:
 
 
 @contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Use that many CPU threads, and give torch its own number back afterwards."""
+def machine(execution: Execution) -> Iterator[None]:
+    """Compute as the execution says, and give torch its own settings back afterwards.
+
+    Sets the number of CPU threads, and full float32 on GPUs: torch would let convolutions round
+    their inputs to 10 bits there.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    rounding = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.set_num_threads(execution.threads or before)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = rounding

@@ -1,0 +1,377 @@
+"""What every command does when all is well, in both shells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.calling import COMMANDS, SHELLS, call, snapshot, succeed
+from fedmeta import MetaModel
+from fedmeta.cli.command import Command
+from fedmeta.cli.data import picture
+from fedmeta.intervals import student_quantile
+from fedmeta.run_folder import RunFolder
+
+DATA = "--data data.csv --node device --model linear "
+shells = pytest.mark.parametrize("shell", SHELLS)
+
+
+def read(path: Path | str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+@shells
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_names_every_option(
+    command: Command, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = succeed(f"{command.name} --help", shell)
+    for parameter in command.parameters:
+        if parameter.argument:
+            assert parameter.name in text.lower()
+        else:
+            assert all(flag in text for flag in parameter.flags)
+        assert parameter.help.split()[0] in text
+    assert command.example in " ".join(text.split())
+
+
+@shells
+def test_help_names_every_command(shell: str) -> None:
+    text = succeed("--help", shell)
+    assert all(command.name in text for command in COMMANDS)
+
+
+@shells
+def test_version(shell: str) -> None:
+    text = succeed("--version", shell)
+    assert all(word in text for word in ("fedmeta ", "python ", "torch ", "numpy "))
+
+
+@shells
+def test_train_leaves_a_run(shell: str, playground: Path) -> None:
+    text = succeed(f"train {DATA} --rounds 2 --out new", shell)
+    assert "finished after 2 rounds" in text
+    assert "report   new/report.html" in text
+    assert {path.name for path in Path("new").iterdir()} == {
+        "settings.json",
+        "federation.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "model.safetensors",
+        "summary.json",
+        "report.html",
+    }
+    assert [record["round"] for record in RunFolder(Path("new")).history()] == [1, 2]
+    summary = read("new/summary.json")
+    assert summary["status"] == "finished"
+    assert set(summary["target_metric"]) == {"0", "1", "5"}
+
+
+def test_folders_get_names_of_their_own(playground: Path) -> None:
+    for _ in range(2):
+        succeed(f"train {DATA} --rounds 1")
+    names = {path.name for path in Path("runs").iterdir()}
+    assert names == {"admm-fedmeta-data", "admm-fedmeta-data-2"}
+
+
+def test_both_shells_train_the_same(playground: Path) -> None:
+    for shell in SHELLS:
+        succeed(f"train {DATA} --rounds 3 --seed 5 --penalty 0.7 --out {shell}", shell)
+    typer, plain = (read(f"{shell}/summary.json")["target_metric"] for shell in SHELLS)
+    assert typer == plain
+    assert (
+        snapshot(Path("typer"))["model.safetensors"] != snapshot(Path("run"))["model.safetensors"]
+    )
+
+
+@shells
+def test_resume_goes_on_as_if_never_stopped(shell: str, playground: Path) -> None:
+    succeed(f"train {DATA} --rounds 5 --out whole", shell)
+    succeed(f"train {DATA} --rounds 2 --out parts", shell)
+    text = succeed("train --resume parts --rounds 5", shell)
+    assert "finished after 5 rounds" in text
+    whole, parts = read("whole/summary.json"), read("parts/summary.json")
+    assert parts["target_metric"] == whole["target_metric"]
+    assert parts["rounds"] == 5
+    losses = [[r["meta_loss"] for r in RunFolder(Path(n)).history()] for n in ("whole", "parts")]
+    assert losses[0] == losses[1]
+    theta = [MetaModel.load(name).theta["1.weight"] for name in ("whole", "parts")]
+    assert theta[0].equal(theta[1])
+
+
+@shells
+def test_evaluate_gives_the_summary_to_the_bit(shell: str, playground: Path) -> None:
+    text = succeed("evaluate run --per-node --out numbers/here.json", shell)
+    assert "Every target node" in text
+    assert "device-" in text
+    found, summary = read("numbers/here.json"), read("run/summary.json")
+    assert found["target_metric"] == summary["target_metric"]
+    assert found["targets"] == summary["targets"]
+
+
+def test_evaluate_with_other_steps_and_data(playground: Path) -> None:
+    lines = Path("data.csv").read_text().splitlines()
+    doubled = [lines[0], *lines[1:], *(line + "x" for line in lines[1:])]  # twelve devices
+    Path("more.csv").write_text("\n".join(doubled) + "\n")
+    succeed("evaluate run --data more.csv --steps 0,3 --inner-step-size 0.5 --out more.json")
+    found = read("more.json")
+    assert set(found["target_metric"]) == {"0", "3"}
+    assert len(found["targets"]) == 2  # a fifth of twelve
+    succeed("evaluate run --steps 3 --out own.json")
+    assert found["target_metric"]["3"] != read("own.json")["target_metric"]["3"]
+
+
+def test_evaluate_on_another_device_as_advised(playground: Path) -> None:
+    settings = read("run/settings.json")
+    settings["settings"]["execution"]["device"] = "cuda"
+    Path("run/settings.json").write_text(json.dumps(settings))
+    succeed("evaluate run --device cpu --out here.json")
+    assert read("here.json")["target_metric"] == read("run/summary.json")["target_metric"]
+
+
+@shells
+def test_adapt_to_a_file(shell: str, playground: Path) -> None:
+    line = "adapt run --data mine.csv --steps 7 --seed 3 --out deep/adapted.safetensors"
+    text = succeed(line, shell)
+    assert "before" in text
+    assert "after 7 steps" in text
+    assert "6 samples, adapted to 6 others" in text
+    before, after = MetaModel.load("run"), MetaModel.load("deep/adapted.safetensors")
+    assert not before.theta["1.weight"].equal(after.theta["1.weight"])
+    rows = np.array([[1.0, 2.0], [0.0, -3.0]])
+    assert after.classify(rows)[0] in "abc"
+    assert after.task == before.task
+    # Using all samples is what Python would do, to the bit.
+    succeed("adapt run --data mine.csv --support-share 1 --out all.safetensors", shell)
+    table = [line.split(",") for line in Path("mine.csv").read_text().split()[1:]]
+    features = np.array([row[:2] for row in table], np.float32)
+    expected = before.adapt(features, [row[2] for row in table])
+    found = MetaModel.load("all.safetensors")
+    assert all(leaf.equal(found.theta[name]) for name, leaf in expected.theta.items())
+
+
+def test_adapt_to_a_node_of_the_run(playground: Path) -> None:
+    target = read("run/summary.json")["targets"][0]
+    text = succeed(f"adapt run --target {target['name']} --steps 5")
+    for steps, name in (("0", "before"), ("5", "after 5 steps")):
+        row = next(line for line in text.splitlines() if name in line)
+        assert f"{100 * target['metric'][steps]:.1f} %" in row
+
+
+def test_adapt_by_regression(playground: Path) -> None:
+    data = "--data waves.csv --node device --label y --task regression --model linear"
+    succeed(f"train {data} --rounds 2 --out waves")
+    Path("own.csv").write_text("x,y\n1,2\n2,4\n3,6\n4,8\n")
+    text = succeed("adapt waves --data own.csv --label y --steps 20 --seed 1")
+    assert "mse on 2 samples" in text
+    rows = [line.split("│") for line in text.splitlines() if line.startswith("│")]
+    before, after = (float(row[2]) for row in rows)
+    assert after < before
+
+
+@shells
+def test_report_writes_the_page_again(shell: str, playground: Path) -> None:
+    Path("run/report.html").unlink()
+    assert succeed("report run", shell).strip() == "report   run/report.html"
+    assert Path("run/report.html").read_text().startswith("<!")
+
+
+@shells
+def test_data_draws_a_picture(shell: str, playground: Path) -> None:
+    text = succeed("data --data data.csv --node device --out about.json", shell)
+    assert "6 nodes: 5 sources, 1 targets; 72 samples" in text
+    rows = [line for line in text.splitlines() if line.startswith("device-")]
+    assert [row.split()[0] for row in rows] == [f"device-{n}" for n in range(6)]
+    assert sum("●" in row for row in rows) == 1
+    assert all(row.endswith("███  12") for row in rows)
+    assert read("about.json")["counts"]["samples"] == 72
+
+
+def test_picture_of_a_large_federation() -> None:
+    nodes = [{"name": f"n{i}", "role": "source", "classes": {"c0": 1, "c1": 4}} for i in range(70)]
+    lines = picture(nodes, [f"c{i}" for i in range(50)]).splitlines()
+    assert len(lines) == 63
+    assert "and 10 more nodes" in lines[60]
+    assert "░█" in lines[0]
+    assert "… 50 classes" in lines[-1]
+
+
+@shells
+def test_compare_by_rounds(shell: str, playground: Path) -> None:
+    line = f"compare fedavg per-fedavg:local_steps=2 {DATA} --rounds 2 --seeds 3 --out both"
+    text = succeed(line, shell)
+    assert "first minus this" in text
+    found = read("both/comparison.json")
+    first, second = found["rows"]
+    assert [first["label"], second["label"]] == ["fedavg", "per-fedavg:local_steps=2"]
+    assert (first["rounds"], second["rounds"], first["n"]) == (2, 2, 3)
+    for row in (first, second):
+        values = [read(f"both/{place}/summary.json") for place in row["runs"]]
+        assert row["values"] == [each["target_metric"]["1"]["mean"] for each in values]
+        assert row["before"] == [each["target_metric"]["0"]["mean"] for each in values]
+        assert row["mean"] == pytest.approx(np.mean(row["values"]))
+        width = student_quantile(2) * np.std(row["values"], ddof=1) / np.sqrt(3)
+        assert row["ci95"] == pytest.approx(width)
+    differences = np.subtract(first["values"], second["values"])
+    (paired,) = found["paired"]
+    assert paired["against"] == second["label"]
+    assert paired["mean"] == pytest.approx(differences.mean())
+    assert paired["ci95"] == pytest.approx(4.3027 * differences.std(ddof=1) / 3**0.5, rel=1e-4)
+    # The same seed is the same federation for all of them.
+    digests = [
+        [read(f"both/{p}/settings.json")["federation"] for p in r["runs"]] for r in (first, second)
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 3
+
+
+def test_compare_by_gradients(playground: Path) -> None:
+    line = f"compare fedavg:local_steps=6 fedavg {DATA} --rounds 2 --seeds 1 --equal gradients"
+    succeed(f"{line} --out both")
+    many, one = read("both/comparison.json")["rows"]
+    assert (many["rounds"], one["rounds"]) == (2, 12)
+    assert many["gradient_evaluations"] == one["gradient_evaluations"] == 12
+    assert many["ci95"] is None
+
+
+def test_compare_counts_what_diverges(playground: Path) -> None:
+    line = f"compare fedavg fedavg:step_size=1e30,local_steps=2 {DATA} --rounds 3 --seeds 2"
+    text = succeed(f"{line} --out both")
+    good, diverged = read("both/comparison.json")["rows"]
+    assert (good["diverged"], diverged["diverged"]) == (0, 2)
+    for place, value in zip(diverged["runs"], diverged["values"], strict=True):
+        assert read(f"both/{place}/summary.json")["status"] == "diverged"
+        seed = int(place[-1])  # what the device is left with: the initial model, not adapted
+        succeed(f"train {DATA} --rounds 0 --seed {seed} --out start{seed}")
+        assert value == read(f"start{seed}/summary.json")["target_metric"]["0"]["mean"]
+    assert diverged["values"] == diverged["before"]
+    assert text.count("fedavg:step_size=1e30") == 1
+
+
+def test_compare_with_an_adaptation_that_diverges(playground: Path) -> None:
+    """Even adapting the initial model diverges here: it still counts as one, not as an end."""
+    line = f"compare fedavg {DATA} --model mlp --inner-step-size 1e38 --rounds 1 --seeds 1"
+    succeed(f"{line} --out both")
+    (row,) = read("both/comparison.json")["rows"]
+    assert row["diverged"] == 1
+    assert row["values"] == row["before"]
+
+
+@shells
+def test_tune_by_grid(shell: str, playground: Path) -> None:
+    line = f"tune {DATA} --rounds 3 --seeds 2 --grid penalty=0.05,1e-30 --grid inner.steps=1,2"
+    text = succeed(f"{line} --out search", shell)
+    found = read("search/tuning.json")
+    assert [trial["settings"] for trial in found["trials"]] == [
+        {"penalty": p, "inner.steps": s} for p in (0.05, 1e-30) for s in (1, 2)
+    ]
+    assert [trial["diverged"] for trial in found["trials"]] == [0, 0, 2, 2]
+    good = [trial for trial in found["trials"] if trial["mean"] is not None]
+    assert found["best"] == max(good, key=lambda trial: trial["mean"])
+    assert "best: --set algorithms.admm-fedmeta.penalty=0.05" in text
+    assert text.count("diverged") == 2
+    assert {p.name for p in Path("search/trials").iterdir()} >= {"000-seed0", "003-seed1"}
+
+
+def test_tune_by_chance(playground: Path) -> None:
+    line = f"tune {DATA} --rounds 1 --seeds 1 --range penalty=0.1..10 --trials 3"
+    assert succeed(line) == succeed(line)  # seeded
+    succeed(f"{line} --out search")
+    penalties = [trial["settings"]["penalty"] for trial in read("search/tuning.json")["trials"]]
+    assert len(set(penalties)) == 3
+    assert all(0.1 <= penalty <= 10 for penalty in penalties)
+
+
+def test_tune_never_looks_at_targets(playground: Path) -> None:
+    """Other samples on the target nodes change nothing; other samples on sources do."""
+    named = f"{DATA} --rounds 3 --seeds 2"
+    line = ["tune", *named.split(), "--set", 'data.targets=["device-5"]']
+    line += ["--set", "data.scaling=per-feature", "--grid", "penalty=0.1,0.3"]
+
+    def result(name: str) -> Any:
+        succeed([*line, "--out", name])
+        return read(f"{name}/tuning.json")
+
+    clean = result("clean")
+    original = Path("data.csv").read_text()
+    assert original.count("device-5") == 12
+
+    def poison(device: str) -> None:
+        lines = [
+            f"1e6,-1e6,{'cab'[i % 3]},{device}" if line.endswith(device) else line
+            for i, line in enumerate(original.splitlines())
+        ]
+        Path("data.csv").write_text("\n".join(lines) + "\n")
+
+    poison("device-5")
+    assert result("poisoned target") == clean
+    poison("device-0")
+    assert result("poisoned source") != clean
+
+
+def test_own_code_by_name(playground: Path) -> None:
+    own = "--model own.py:good --loss own.py:loss"
+    succeed(f"train {DATA} {own} --rounds 2 --out mine")
+    same = f"train {DATA} --rounds 2 --out plain"
+    succeed(same)
+    # The same network and loss as the built-in ones: the same run.
+    histories = [RunFolder(Path(name)).history() for name in ("mine", "plain")]
+    assert [r["meta_loss"] for r in histories[0]] == [r["meta_loss"] for r in histories[1]]
+    assert call("train --resume mine --rounds 3").code == 2  # not without being named again
+    succeed(f"train --resume mine --rounds 3 {own}")
+
+
+# Settings: default < preset < file < flag < --set
+
+
+def settings_of(*lines: str) -> Any:
+    out = f"p{len(list(Path().glob('p*')))}"
+    succeed(f"train {DATA} --rounds 0 {' '.join(lines)} --out {out}")
+    return read(f"{out}/settings.json")["settings"]
+
+
+def test_precedence(playground: Path) -> None:
+    Path("my.toml").write_text(
+        "preset = 'paper'\n[data]\npartition = 'column'\n"
+        "[inner]\nstep_size = 0.02\nsteps = 3\n"
+        "[algorithms.admm-fedmeta]\npenalty = 0.4\n[algorithms.fedavg]\nstep_size = 0.5\n"
+    )
+    default = settings_of()
+    assert default["algorithm"]["penalty"] == 0.3
+    assert default["algorithm"]["curvature"] == "exact"
+    preset = settings_of("--preset paper --set data.partition=column")
+    assert preset["algorithm"]["penalty"] == 0.7  # own data take those of CIFAR-10
+    assert preset["algorithm"]["curvature"] == "finite-difference"
+    file = settings_of("--config my.toml")
+    assert file["algorithm"]["penalty"] == 0.4
+    assert file["algorithm"]["curvature"] == "finite-difference"  # from the preset it names
+    assert file["algorithm"]["inner"]["step_size"] == 0.02
+    flag = settings_of("--config my.toml --penalty 0.5 --inner-step-size 0.03")
+    assert flag["algorithm"]["penalty"] == 0.5
+    assert flag["algorithm"]["inner"] == {**file["algorithm"]["inner"], "step_size": 0.03}
+    last = settings_of(
+        "--config my.toml --penalty 0.5 --set algorithms.admm-fedmeta.penalty=0.6 --preset authors"
+    )
+    assert last["algorithm"]["penalty"] == 0.6
+    assert last["algorithm"]["platform"] == "proximal"  # a flag's preset beats the file's
+    other = settings_of("--config my.toml --algorithm fedavg")
+    assert other["algorithm"]["step_size"] == 0.5
+
+
+def test_a_prior_and_its_strength(playground: Path) -> None:
+    succeed(
+        f"train {DATA} --rounds 3 --prior run --prior-strength 1e6 --out tied "
+        "--set algorithms.admm-fedmeta.platform=proximal"
+    )
+    prior, tied = MetaModel.load("run").theta, MetaModel.load("tied").theta
+    for name, leaf in prior.items():
+        assert leaf.allclose(tied[name], atol=1e-3)
+    free = succeed(f"train {DATA} --rounds 3 --prior run --prior-strength 0 --out free")
+    assert "finished" in free
+    assert snapshot(Path("free"))["metrics.jsonl"]
+    assert all(leaf.equal(MetaModel.load("free").theta[n]) for n, leaf in prior.items())
