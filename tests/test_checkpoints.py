@@ -107,6 +107,15 @@ def test_another_format(tmp_path: Path, facts: object, message: str) -> None:
         checkpoints.load(tmp_path, 5, LIKE)
 
 
+def test_no_round_in_it(tmp_path: Path) -> None:
+    path = checkpoints.save(tmp_path, point(5), keep=3)
+    facts = json.loads((path / "state.json").read_text())
+    del facts["round"]
+    (path / "state.json").write_text(json.dumps(facts))
+    with pytest.raises(RunFolderError, match="is not complete"):
+        checkpoints.load(tmp_path, 5, LIKE)
+
+
 def test_another_model_or_algorithm(tmp_path: Path) -> None:
     checkpoints.save(tmp_path, point(5), keep=3)
     for like, message in [

@@ -7,7 +7,8 @@ import torch
 
 from fedmeta.data import Task
 from fedmeta.errors import SettingError
-from fedmeta.losses import cross_entropy, named_loss, squared_error
+from fedmeta.losses import check_loss, cross_entropy, named_loss, squared_error
+from problems import double, softmax_regression
 
 CLASSES, VALUES = Task("classification", 2, ("a", "b")), Task("regression", 2)
 
@@ -32,7 +33,19 @@ def test_names() -> None:
 def test_unknown_and_unfit_names() -> None:
     with pytest.raises(SettingError, match="did you mean 'cross-entropy'"):
         named_loss("crossentropy", CLASSES)
+    with pytest.raises(SettingError, match="math:pi is a float"):
+        named_loss("math:pi", CLASSES)
     with pytest.raises(SettingError, match="does not fit a regression task"):
         named_loss("cross-entropy", VALUES)
     with pytest.raises(SettingError, match="does not fit a classification task"):
         named_loss("squared-error", CLASSES)
+
+
+def test_a_loss_is_tried_before_training() -> None:
+    model = double(softmax_regression(3, 2))
+    inputs, labels = torch.ones(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1])
+    check_loss(cross_entropy, model, inputs, labels)
+    with pytest.raises(SettingError, match=r"returns shape \(\) for 4 samples: .* per sample"):
+        check_loss(torch.nn.functional.cross_entropy, model, inputs, labels)
+    with pytest.raises(SettingError, match=r"fails on outputs of shape \(4, 2\) .*RuntimeError"):
+        check_loss(squared_error, model, inputs, labels)

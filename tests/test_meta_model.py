@@ -257,6 +257,14 @@ def test_files_that_are_no_meta_model(run: Run, tmp_path: Path) -> None:
         write_tensors(tmp_path / "bad", tensors, {"fedmeta": json.dumps(changed)})
         with pytest.raises(RunFolderError, match=message):
             MetaModel.load(tmp_path / "bad")
+    spoilt = {**tensors, "theta/1.bias": torch.full_like(tensors["theta/1.bias"], torch.nan)}
+    write_tensors(tmp_path / "bad", spoilt, text)
+    with pytest.raises(RunFolderError, match="NaN or infinite parameters"):
+        MetaModel.load(tmp_path / "bad")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="has not finished, or diverged"):
+        MetaModel.load(tmp_path / "run")
     whole = (tmp_path / "m").read_bytes()
     (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(RunFolderError, match="damaged"):

@@ -94,6 +94,20 @@ def test_sweeping(tmp_path: Path) -> None:
     ]
 
 
+def test_lines_that_are_no_records(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    (made.path / "metrics.jsonl").write_text('{"round": 1}\n3\n')
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl is damaged"):
+        made.rewind(1)
+
+
+def test_a_comparison_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "comparison.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="holds a comparison already"):
+        folder(tmp_path)
+
+
 def test_summary(tmp_path: Path) -> None:
     made = folder(tmp_path)
     made.write_summary({"status": "finished"})

@@ -181,6 +181,11 @@ class TestARun:
         with pytest.raises(RunFolderError, match="the initial model is of another model"):
             trained(initial={"x": torch.zeros(1)})
 
+    def test_one_class_is_no_task(self) -> None:
+        data = classification(classes=1)
+        with pytest.raises(DataError, match="are of one class"):
+            trained(data=data)
+
     def test_checks_the_model_on_the_data(self) -> None:
         with pytest.raises(ModelError, match="fails on samples of shape"):
             trained(model=nn.Linear(7, 3))
@@ -348,6 +353,16 @@ class TestResume:
         (folder / "settings.json").write_text(json.dumps({**settings, "format": 7}))
         with pytest.raises(RunFolderError, match="has format 7"):
             trained(folder=folder, resume=True)
+
+    @pytest.mark.parametrize("lost", ["id", "federation", "settings"])
+    def test_settings_with_parts_missing(self, tmp_path: Path, lost: str) -> None:
+        trained(folder=tmp_path / "run", settings=replace(EVERY, rounds=1))
+        file = tmp_path / "run" / "settings.json"
+        settings = json.loads(file.read_text())
+        del settings[lost]
+        file.write_text(json.dumps(settings))
+        with pytest.raises(RunFolderError, match=r"settings\.json is damaged"):
+            trained(folder=tmp_path / "run", resume=True)
 
     def test_a_disk_that_fills_up_loses_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ from fedmeta.objective import Passes
 from fedmeta.participation import Participation
 from fedmeta.plain import from_plain, to_plain
 from fedmeta.run_folder import Record, RunFolder, difference, versions
+from fedmeta.storage import tensor_bytes
 from fedmeta.tree import Tree
 
 
@@ -241,7 +242,8 @@ def train(
         "created": stored["created"] if stored else _now(),
         "versions": versions(),
         "seed": training.seed,
-        "federation": _digest(federation),
+        "federation": _federation_digest(federation),
+        "start": _start_digest(job),
         "settings": job.settings,
         "origin": dict(origin or {}),
     }
@@ -471,6 +473,11 @@ def _check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping
             f"the data of run {folder.path} have changed since it was started",
             "resume with the data it was started with",
         )
+    if stored["start"] != given["start"]:
+        raise RunFolderError(
+            f"run {folder.path} was started from other weights or with another input scaling",
+            "resume with the model it was started with",
+        )
 
     def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
         training = {k: v for k, v in settings["training"].items() if k != "rounds"}
@@ -484,7 +491,15 @@ def _check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping
         )
 
 
-def _digest(federation: Federation) -> str:
+def _start_digest(job: Job) -> str:
+    """A fingerprint of where training starts: initial parameters, constants, input scaling."""
+    digest = hashlib.sha256()
+    for leaves in (job.model.theta, job.model.constants, job.scaling.tensors()):
+        digest.update(tensor_bytes(leaves))
+    return digest.hexdigest()
+
+
+def _federation_digest(federation: Federation) -> str:
     """A fingerprint of all samples that nodes hold, and of who holds them."""
     digest = hashlib.sha256()
     for node in federation.nodes:

@@ -35,7 +35,7 @@ def test_every_command(tmp_path: Path) -> None:
         ("train", f"{WAVES} --out run", "report   not written: matplotlib"),
         ("train", "--resume run --rounds 3", "finished after 3 rounds"),
         ("evaluate", "run", "mse of 1 target nodes"),
-        ("adapt", "run --data own.csv --out own.safetensors", "after 1 steps"),
+        ("adapt", "run --data own.csv --out own.safetensors", "after 1 step"),
         ("compare", f"fedavg reptile {WAVES} --seeds 1 --out both", "first minus this"),
         ("tune", f"{WAVES} --grid penalty=0.3,1 --seeds 1", "best: --set"),
     ]:

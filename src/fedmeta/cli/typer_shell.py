@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 import click
 import typer
 
-from fedmeta.cli.command import ABOUT, Command, Parameter
+from fedmeta.cli.command import ABOUT, Command, Parameter, Values
 from fedmeta.errors import SettingError
 from fedmeta.run_folder import versions_line
 
@@ -23,19 +23,19 @@ def run_typer(commands: Sequence[Command], arguments: Sequence[str]) -> None:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
+    chosen: list[tuple[Command, Values]] = []
     for command in commands:
         epilog = f"[dim]Example:[/dim]  {command.example}"
-        app.command(command.name, help=_help(command), epilog=epilog)(_function(command))
+        app.command(command.name, help=_help(command), epilog=epilog)(_function(command, chosen))
     try:
-        code = app(list(arguments), standalone_mode=False, prog_name="fedmeta")
-        if code == 130:  # what typer makes of Ctrl-C
-            raise KeyboardInterrupt
+        app(list(arguments), standalone_mode=False, prog_name="fedmeta")
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
-    except click.exceptions.Abort as error:
-        raise KeyboardInterrupt from error
     except click.exceptions.ClickException as error:
         raise SettingError(error.format_message().rstrip("."), "see --help") from error
+    # Out here, because typer has its own mind about interruptions and closed pipes.
+    for command, values in chosen:
+        command.run(values)
 
 
 def _show_version(wanted: bool) -> None:
@@ -59,8 +59,8 @@ def _help(command: Command) -> str:
     return "\n\n".join([command.help, *(f"{a.name.upper()}: {a.help}" for a in arguments)])
 
 
-def _function(command: Command) -> Callable[..., None]:
-    """A function with the signature that typer reads a command from."""
+def _function(command: Command, chosen: list[tuple[Command, Values]]) -> Callable[..., None]:
+    """A function with the signature that typer reads a command from; it notes what was chosen."""
 
     def annotated(each: Parameter) -> Any:
         if each.argument:
@@ -81,7 +81,7 @@ def _function(command: Command) -> Callable[..., None]:
         return Annotated[Optional[kind], info]  # noqa: UP045 - built at run time
 
     def function(**values: Any) -> None:
-        command.run({name: _given(value) for name, value in values.items()})
+        chosen.append((command, {name: _given(value) for name, value in values.items()}))
 
     parameters = [
         inspect.Parameter(

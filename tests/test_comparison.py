@@ -1,0 +1,98 @@
+"""Comparisons: the same footing for all, equal work, paired differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmeta.algorithms import ADMMFedMeta, FedAvg, Reptile
+from fedmeta.comparison import Contestant, compare
+from fedmeta.errors import RunFolderError, SettingError
+from fedmeta.intervals import student_quantile
+from fedmeta.settings import Settings, build_settings
+from fedmeta.training import Callback
+
+FIRST, SECOND = Contestant("avg", FedAvg(step_size=0.05)), Contestant("admm", ADMMFedMeta())
+
+
+def settings(**data: Any) -> Settings:
+    return build_settings(
+        {
+            "data": {"name": "sinusoid", "nodes": 6, "samples": [8, 12], **data},
+            "model": {"name": "linear"},
+            "training": {"rounds": 4, "evaluate_every": 0},
+        }
+    )
+
+
+def quiet(_: str, __: int) -> Sequence[Callback]:
+    return ()
+
+
+def test_rows_and_paired_differences(tmp_path: Path) -> None:
+    found = compare(settings(), [FIRST, SECOND], [3, 5, 8], "rounds", tmp_path, quiet)
+    assert json.loads((tmp_path / "comparison.json").read_text()) == found
+    first, second = found["rows"]
+    assert (found["metric"], found["seeds"]) == ("mse", [3, 5, 8])
+    assert first["runs"] == [f"runs/avg-seed{seed}" for seed in (3, 5, 8)]
+    for row in (first, second):
+        assert row["mean"] == pytest.approx(sum(row["values"]) / 3)
+        deviation = np.std(row["values"], ddof=1)
+        assert row["ci95"] == pytest.approx(student_quantile(2) * deviation / 3**0.5)
+        assert row["before_mean"] == pytest.approx(np.mean(row["before"]))
+    differences = [a - b for a, b in zip(first["values"], second["values"], strict=True)]
+    (paired,) = found["paired"]
+    assert paired["against"] == "admm"
+    assert paired["mean"] == pytest.approx(np.mean(differences))
+    assert paired["ci95"] == pytest.approx(
+        student_quantile(2) * np.std(differences, ddof=1) / 3**0.5
+    )
+
+
+def test_same_seed_same_federation_and_weights(tmp_path: Path) -> None:
+    """Two contestants that do nothing differ in nothing."""
+    idle = [Contestant(name, FedAvg(step_size=1e-30)) for name in "ab"]
+    found = compare(settings(), idle, [0, 1], "rounds", tmp_path, quiet)
+    assert found["rows"][0]["values"] == found["rows"][1]["values"]
+    assert found["paired"][0]["mean"] == 0
+    assert found["rows"][0]["values"][0] != found["rows"][0]["values"][1]
+
+
+@pytest.mark.parametrize(("steps", "rounds"), [(2, 2), (1, 4), (8, 1), (100, 1)])
+def test_equal_gradients(steps: int, rounds: int, tmp_path: Path) -> None:
+    """4 rounds of one pass are 2 rounds of two passes; nobody gets less than one round."""
+    other = Contestant("other", FedAvg(local_steps=steps))
+    found = compare(settings(), [FIRST, other], [0], "gradients", tmp_path, quiet)
+    assert [row["rounds"] for row in found["rows"]] == [4, rounds]
+    assert found["rows"][1]["gradient_evaluations"] == pytest.approx(steps * rounds)
+
+
+def test_diverged_runs_count_as_the_initial_model(tmp_path: Path) -> None:
+    wild = Contestant("wild", Reptile(step_size=1e30))
+    found = compare(settings(), [FIRST, wild], [0, 1], "rounds", tmp_path, quiet)
+    row = found["rows"][1]
+    assert row["diverged"] == 2
+    assert row["values"] == row["before"] == found["rows"][1]["before"]
+    assert found["rows"][0]["diverged"] == 0
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    for contestants in ([], [FIRST, FIRST]):
+        with pytest.raises(SettingError, match="name each one once"):
+            compare(settings(), contestants, [0], "rounds", tmp_path, quiet)
+    with pytest.raises(SettingError, match="seeds is 0"):
+        compare(settings(), [FIRST], [], "rounds", tmp_path, quiet)
+    with pytest.raises(SettingError, match="no target nodes"):
+        compare(settings(target_share=0), [FIRST], [0], "rounds", tmp_path, quiet)
+    assert not list(tmp_path.iterdir())
+    compare(settings(), [FIRST], [0], "rounds", tmp_path, quiet)
+    with pytest.raises(RunFolderError, match="holds a comparison already"):
+        compare(settings(), [FIRST], [0], "rounds", tmp_path, quiet)
+    (tmp_path / "comparison.json").unlink()  # as if it had been interrupted
+    with pytest.raises(RunFolderError, match="holds runs already"):
+        compare(settings(), [FIRST], [0], "rounds", tmp_path, quiet)

@@ -1,0 +1,85 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedmeta
+from cli.calling import succeed
+from fedmeta.algorithms import FedAvg
+from fedmeta.imports import load_object
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import build_settings, layered, read_toml
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PROX = f"{EXAMPLES}/new_algorithm.py:FedProx"
+
+
+def trained(algorithm: Any, rounds: int = 3) -> fedmeta.Run:
+    federation = fedmeta.load(fedmeta.DataSettings("sinusoid", nodes=6), seed=0)
+    training = fedmeta.TrainingSettings(rounds=rounds)
+    return fedmeta.train(federation, fedmeta.ModelSettings("mlp"), algorithm, training)
+
+
+def test_fedprox_without_pull_is_fedavg() -> None:
+    prox = load_object(PROX, "algorithm")
+    plain = trained(FedAvg(step_size=0.1, local_steps=5)).meta_model.theta
+    free = trained(prox(pull=1e-30)).meta_model.theta
+    pulled = trained(prox(pull=1.0)).meta_model.theta
+    for name, leaf in plain.items():
+        assert leaf.allclose(free[name], rtol=1e-5, atol=1e-6)
+    assert any(not leaf.allclose(pulled[name], rtol=1e-3) for name, leaf in plain.items())
+
+
+def test_fedprox_stays_closer_the_harder_it_is_pulled() -> None:
+    prox = load_object(PROX, "algorithm")
+    start = trained(prox(), rounds=0).meta_model.theta
+
+    def moved(pull: float) -> float:
+        theta = trained(prox(step_size=0.001, pull=pull), rounds=1).meta_model.theta
+        return sum(float((theta[n] - leaf).square().sum()) for n, leaf in start.items())
+
+    assert moved(200.0) < moved(50.0) < moved(0.01)
+
+
+def test_fedprox_on_the_command_line(tmp_path: Path) -> None:
+    data = "--data sinusoid --nodes 6 --rounds 2 --model linear"
+    succeed(f"train {data} --algorithm {PROX} --local-steps 2 --out {tmp_path}/run")
+    settings = RunFolder(tmp_path / "run").settings()["settings"]
+    assert (settings["algorithm"]["name"], settings["algorithm"]["local_steps"]) == ("fedprox", 2)
+    succeed(f"compare {PROX}:pull=0.5 {PROX} fedavg {data} --seeds 1 --out {tmp_path}/both")
+    rows = json.loads((tmp_path / "both/comparison.json").read_text())["rows"]
+    assert [row["algorithm"] for row in rows] == ["fedprox", "fedprox", "fedavg"]
+    assert rows[0]["values"] != rows[1]["values"]
+
+
+def test_fedprox_tuned(tmp_path: Path) -> None:
+    data = "--data sinusoid --nodes 6 --rounds 1 --model linear --seeds 1"
+    succeed(f"tune {data} --algorithm {PROX} --grid pull=0.1,0.5 --out {tmp_path}/search")
+    found = json.loads((tmp_path / "search/tuning.json").read_text())
+    assert [trial["settings"]["pull"] for trial in found["trials"]] == [0.1, 0.5]
+
+
+@pytest.mark.slow
+def test_the_file_runs_as_it_is() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "new_algorithm.py")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("adaptation steps") == 3
+
+
+def test_the_demo_is_a_settings_file() -> None:
+    settings = build_settings(layered(read_toml(EXAMPLES / "demo.toml"), {}))
+    assert settings.data.name == "digits"

@@ -1,0 +1,107 @@
+"""The two presets, line by line against section 7 of the method's description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedmeta.algorithms import ALGORITHMS
+from fedmeta.errors import SettingError
+from fedmeta.presets import PRESETS, preset
+from fedmeta.settings import Settings, build_algorithm, build_settings, layered
+
+DATA = ("fashion-mnist", "cifar10", "cifar100")
+
+
+def built(name: str, data: str, **more: Any) -> Settings:
+    return build_settings(layered({"preset": name, "data": {"name": data}}, more))
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_key_is_a_setting(name: str, data: str) -> None:
+    table = layered({"preset": name, "data": {"name": data}}, {})
+    build_settings(table)
+    for algorithm in ALGORITHMS:
+        build_algorithm(table, algorithm)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_paper(data: str) -> None:
+    settings = built("paper", data)
+    admm: Any = settings.algorithm
+    assert settings.data.nodes == (100 if data == "cifar100" else 50)
+    assert settings.data.target_share == 0.2
+    assert settings.training.rounds == 100
+    # Classes of a node, samples, support share.
+    assert settings.data.partition == "random-classes"
+    assert settings.data.classes_per_node == 2
+    assert settings.data.samples == (20, 40)
+    assert settings.data.samples_per_class is None
+    assert settings.data.support_share == 0.5
+    # ρ, δ_t, y⁰, platform step, α.
+    assert admm.penalty == (0.3 if data == "fashion-mnist" else 0.7)
+    assert admm.curvature == "finite-difference"
+    assert (admm.difference.growth, admm.difference.offset, admm.difference.power) == (10, 100, 1)
+    assert admm.dual_deviation == 0
+    assert admm.platform == "linearised"
+    assert (admm.inner.step_size, admm.inner.steps) == (0.01, 1)
+    # Activation, pooling, initial weights, scaling.
+    assert settings.model.activation == "elu"
+    assert settings.model.last_pooling == ("max" if data == "fashion-mnist" else "average")
+    assert settings.model.initialisation == "truncated-normal"
+    assert settings.data.scaling == "per-feature"
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_authors(data: str) -> None:
+    settings = built("authors", data)
+    admm: Any = settings.algorithm
+    fashion = data == "fashion-mnist"
+    assert settings.data.partition == "fixed-pairs"
+    assert settings.data.samples_per_class == (10, 20)
+    assert settings.data.support_share == (0.2 if fashion else 0.5)
+    assert admm.penalty == (0.35 if fashion else 0.7)
+    assert (admm.difference.growth, admm.difference.offset, admm.difference.power) == (1, 100, 1)
+    assert settings.model.activation == ("leaky-relu" if data == "cifar10" else "elu")
+    assert settings.model.last_pooling == ("max" if fashion else "average")
+    assert settings.model.initialisation == "truncated-normal"
+    assert admm.dual_deviation == 0.01
+    assert admm.platform == "proximal"
+    assert settings.data.scaling == "per-feature"
+    assert settings.data.scaling_from == "pool"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_baselines(name: str) -> None:
+    for data, beta in (("fashion-mnist", 0.005), ("cifar10", 0.005), ("cifar100", 0.001)):
+        per: Any = built(name, data, algorithm="per-fedavg").algorithm
+        assert (per.step_size, per.inner.step_size) == (beta, 0.01)
+        average: Any = built(name, data, algorithm="fedavg").algorithm
+        assert average.step_size == 0.01
+
+
+def test_presets_do_not_change_each_other() -> None:
+    before = preset("paper", "cifar10")
+    preset("authors", "cifar10")["data"]["nodes"] = 3
+    assert preset("paper", "cifar10") == before
+
+
+def test_own_data_take_those_of_cifar10() -> None:
+    assert preset("paper", "mine.csv") == preset("paper", "cifar10")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_data_with_nodes_of_their_own(name: str) -> None:
+    table = {"preset": name, "data": {"name": "mine.csv", "node": "device"}}
+    settings = build_settings(layered(table, {}))
+    assert settings.data.resolved().partition == "column"
+    assert built(name, "sinusoid").data.resolved().partition == "column"
+    drawn = {"preset": name, "data": {"name": "digits", "partition": "dirichlet"}}
+    assert build_settings(layered(drawn, {})).data.samples_per_class is None
+
+
+def test_unknown() -> None:
+    with pytest.raises(SettingError, match="did you mean 'paper'"):
+        preset("papers", "cifar10")
