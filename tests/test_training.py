@@ -24,7 +24,7 @@ from fedmeta.algorithms import (
     Reptile,
 )
 from fedmeta.checkpoints import Checkpoint
-from fedmeta.data import Federation, Node, Scaling
+from fedmeta.data import Federation, Node, Scaling, fit_scaling
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DataError, DivergedError, ModelError, RunFolderError, SettingError
 from fedmeta.meta_model import MetaModel, load_theta
@@ -34,7 +34,7 @@ from fedmeta.participation import Participation
 from fedmeta.regularizers import SquaredEuclidean
 from fedmeta.run_folder import RunFolder
 from fedmeta.training import Callback, Run, TrainingSettings, prepare, train
-from problems import classification, flat, regression
+from problems import classification, flat, mlp, regression
 
 DATA = classification()
 MLP = ModelSettings("mlp", hidden=(4,))
@@ -286,6 +286,20 @@ class TestResume:
         trained(folder=tmp_path / "run", settings=replace(EVERY, rounds=1))
         with pytest.raises(RunFolderError, match="holds a run already"):
             trained(folder=tmp_path / "run")
+
+    def test_other_weights_or_scaling(self, tmp_path: Path) -> None:
+        short = replace(EVERY, rounds=1)
+        network = mlp()
+        trained(folder=tmp_path / "run", settings=short, model=network)
+        other = fit_scaling(DATA, "none")
+        with pytest.raises(RunFolderError, match="other weights or with another input scaling"):
+            trained(
+                folder=tmp_path / "run", resume=True, settings=short, model=network, scaling=other
+            )
+        with torch.no_grad():
+            next(network.parameters()).add_(1e-6)
+        with pytest.raises(RunFolderError, match="other weights"):
+            trained(folder=tmp_path / "run", resume=True, settings=short, model=network)
 
     def test_changed_data(self, tmp_path: Path) -> None:
         short = replace(EVERY, rounds=1)

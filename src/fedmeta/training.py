@@ -473,11 +473,6 @@ def _check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping
             f"the data of run {folder.path} have changed since it was started",
             "resume with the data it was started with",
         )
-    if stored["start"] != given["start"]:
-        raise RunFolderError(
-            f"run {folder.path} was started from other weights or with another input scaling",
-            "resume with the model it was started with",
-        )
 
     def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
         training = {k: v for k, v in settings["training"].items() if k != "rounds"}
@@ -488,6 +483,11 @@ def _check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping
         raise RunFolderError(
             f"run {folder.path} was started with other settings: {found}",
             "resume with the settings it was started with (only rounds may change)",
+        )
+    if stored["start"] != given["start"]:
+        raise RunFolderError(
+            f"run {folder.path} was started from other weights or with another input scaling",
+            "resume with the model it was started with",
         )
 
 
