@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	@$(BIN)/fedmeta compare --config examples/demo.toml
+	@$(BIN)/fedmeta compare --config examples/demo.toml --seeds 5
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not slow"

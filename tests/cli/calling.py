@@ -60,14 +60,22 @@ def succeed(line: str | Sequence[str], shell: str = "typer") -> str:
 
 
 def spawn(
-    arguments: Sequence[str], folder: Path, module: str = "fedmeta", prelude: str = ""
+    arguments: Sequence[str],
+    folder: Path,
+    module: str = "fedmeta",
+    prelude: str = "",
+    measured: bool = True,
 ) -> Outcome:
-    """Run a module as a program of its own, with some code before it if need be."""
+    """Run a module as a program of its own, with some code before it if need be.
+
+    A program that cannot write must not be `measured`: neither could coverage.
+    """
+    kept = {k: v for k, v in os.environ.items() if measured or not k.startswith("COVERAGE")}
     code = f"{prelude}\nimport runpy\nrunpy.run_module({module!r}, run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**kept, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,

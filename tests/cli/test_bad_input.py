@@ -151,6 +151,10 @@ def nan_parameter(tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> No
     tensors["theta/1.weight"][0, 0] = torch.nan
 
 
+def partial_search(folder: Path) -> None:
+    (folder / "half/trials").mkdir(parents=True)
+
+
 def without_training(settings: dict[str, Any]) -> None:
     del settings["settings"]["training"]
 
@@ -723,6 +727,13 @@ SEVERAL = [
         "delete that folder",
         prepare=partial_comparison,
     ),
+    bad(
+        "tune into a search",
+        GRID + "--grid penalty=1 --out half",
+        "half holds a search already",
+        "choose another --out",
+        prepare=partial_search,
+    ),
     bad("nothing to tune", GRID, "nothing to tune", "--grid or --range"),
     bad("range without trials", GRID + "--range penalty=0.1..1", "is a range", "--trials"),
     bad("no range", GRID + "--range penalty=0.1 --trials 2", "'0.1'", "write LOW..HIGH"),
@@ -907,7 +918,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200))
 @pytest.mark.slow
 def test_a_disk_that_is_really_full(playground: Path) -> None:
     before = snapshot(playground)
-    outcome = spawn(TRAIN.split(), playground, prelude=NO_LARGE_FILES)
+    outcome = spawn(TRAIN.split(), playground, prelude=NO_LARGE_FILES, measured=False)
     assert outcome.code == 2
     assert "cannot write new/federation.json (File too large)" in outcome.complaint
     assert "free some space" in outcome.complaint
