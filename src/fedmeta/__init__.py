@@ -3,7 +3,7 @@
 >>> import fedmeta
 >>> federation = fedmeta.load(fedmeta.DataSettings("sinusoid", nodes=12), seed=0)
 >>> run = fedmeta.train(
-...     federation, fedmeta.ModelSettings("mlp"), fedmeta.ADMMFedMeta(penalty=1.0),
+...     federation, fedmeta.ModelSettings("mlp"), fedmeta.ADMMFedMeta(penalty=30.0),
 ...     fedmeta.TrainingSettings(rounds=3))
 >>> run.summary["status"]
 'finished'

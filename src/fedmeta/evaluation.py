@@ -143,6 +143,11 @@ def evaluate(
 
     for count, result in zip(ordered, results, strict=True):
         if not all(bool(torch.isfinite(each).all()) for each in result.values()):
+            if count == 0:
+                raise DivergedError(
+                    "the loss of a target node is not finite even without adaptation",
+                    "raise the penalty or lower the step sizes of the training",
+                )
             raise DivergedError(
                 f"after {count} adaptation steps of size {adaptation.step_size:g} the loss of a "
                 "target node is no longer finite",
