@@ -156,14 +156,10 @@ def build_settings(table: Mapping[str, Any]) -> Settings:
         raise SettingError(f"loss is {loss!r}", "give its name")
     algorithm = build_algorithm(table, str(table.get("algorithm", ADMMFedMeta.name)))
     prior = from_plain(PriorSettings, table.get("prior", {}), "prior")
-    if prior.model is not None:
-        if not isinstance(algorithm, ADMMFedMeta):
-            raise SettingError(
-                f"{algorithm.name} takes no prior model",
-                "use it with admm-fedmeta, or leave it out",
-            )
-        pull = SquaredEuclidean(prior.strength, load_theta(prior.model))
-        algorithm = replace(algorithm, prior=pull)
+    if prior.model is not None and not isinstance(algorithm, ADMMFedMeta):
+        raise SettingError(
+            f"{algorithm.name} takes no prior model", "use it with admm-fedmeta, or leave it out"
+        )
     return Settings(**parts, algorithm=algorithm, loss=loss)
 
 
@@ -171,7 +167,7 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     """The algorithm of that name with its hyper-parameters from the table.
 
     Args:
-        table: has [inner] and [algorithms.NAME].
+        table: has [inner], [algorithms.NAME] and, for those that take one, [prior].
         name: a built-in name, or your own as "file.py:Class" or "package.module:Class".
     """
     if names_code(name):
@@ -195,4 +191,8 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     if any(each.name == "inner" for each in fields(cls)):
         own = merged([{"inner": table.get("inner", {})}, own])
     algorithm: Algorithm = from_plain(cls, own, f"algorithms.{name}")
+    prior = from_plain(PriorSettings, table.get("prior", {}), "prior")
+    if isinstance(algorithm, ADMMFedMeta) and prior.model is not None:
+        pull = SquaredEuclidean(prior.strength, load_theta(prior.model))
+        return replace(algorithm, prior=pull)
     return algorithm

@@ -375,3 +375,17 @@ def test_a_prior_and_its_strength(playground: Path) -> None:
     assert "finished" in free
     assert snapshot(Path("free"))["metrics.jsonl"]
     assert all(leaf.equal(MetaModel.load("free").theta[n]) for n, leaf in prior.items())
+
+
+def test_a_comparison_gives_the_prior_to_those_that_take_one(playground: Path) -> None:
+    prior = "--set prior.model=run --set prior.strength=1e6"
+    settings = "admm-fedmeta:platform=proximal,penalty=3 fedavg"
+    succeed(f"compare {settings} {DATA} {prior} --rounds 2 --seeds 1 --out tied")
+    (tied,), (free,) = (row["runs"] for row in read("tied/comparison.json")["rows"])
+    before = MetaModel.load("run").theta
+    for name, leaf in MetaModel.load(f"tied/{tied}").theta.items():
+        assert leaf.allclose(before[name], atol=1e-4)
+    assert not all(
+        leaf.allclose(before[name], atol=1e-4)
+        for name, leaf in MetaModel.load(f"tied/{free}").theta.items()
+    )
