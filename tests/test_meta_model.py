@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.data import Federation
+from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.data import Federation, federate
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DataError, ModelError, RunFolderError
 from fedmeta.meta_model import FILE, MetaModel, check_same_tensors, load_theta
@@ -161,10 +161,10 @@ def test_the_head_is_still_the_head_after_loading(tmp_path: Path) -> None:
         ([["a", "b", "c"]], [0], "non-numeric"),
         (np.zeros((2, 3)), [0], "2 samples and 1 labels"),
         (np.zeros((0, 3)), np.zeros(0, np.int64), "0 samples and 0 labels"),
-        (np.zeros((2, 3)), [0, 3], r"whole numbers from 0 to 2"),
-        (np.zeros((2, 3)), [-1, 0], r"whole numbers from 0 to 2"),
-        (np.zeros((2, 3)), [0.0, 1.0], r"labels are not class numbers"),
-        (np.zeros((2, 3)), [[0], [1]], r"labels are not class numbers"),
+        (np.zeros((2, 3)), [0, 3], r"knows no class '3': its classes are class 0"),
+        (np.zeros((2, 3)), [-1, 0], r"knows no class '-1'"),
+        (np.zeros((2, 3)), [0.0, 1.0], r"knows no class '0\.0'"),
+        (np.zeros((2, 3)), [[0], [1]], r"labels have shape \(2, 1\): give one class"),
         (np.zeros((2, 3)), ["class 0", "cat"], r"knows no class 'cat': its classes are class 0"),
     ],
 )
@@ -294,3 +294,31 @@ def test_other_tensors_are_named() -> None:
         check_same_tensors(ours, {**ours, "c": torch.zeros(1)}, "it")
     with pytest.raises(RunFolderError, match=r"'a' is \(3,\) there and \(2,\) here"):
         check_same_tensors(ours, {**ours, "a": torch.zeros(3)}, "it")
+
+
+@pytest.mark.parametrize(
+    "classes", [[1, 2, 4], [-1, 0, 7], ["01", "1", "x"], [False, True]], ids=str
+)
+def test_labels_are_called_what_they_were_in_training(classes: list[Any]) -> None:
+    rng = np.random.default_rng(0)
+    places = rng.integers(0, len(classes), 120)
+    y, x = np.array(classes)[places], rng.normal(size=(120, 3)) + np.eye(3)[places] * 4
+    federation = federate(x, y, node=np.arange(120) // 12)
+    run = train(federation, nn.Linear(3, len(classes)), FedAvg(0.5), TrainingSettings(rounds=20))
+    adapted = run.meta_model.adapt(x[:30], y[:30], steps=20)
+    right = [
+        name == str(label) for name, label in zip(adapted.classify(x), y.tolist(), strict=True)
+    ]
+    assert np.mean(right) > 0.9
+
+
+def test_images_as_people_have_them() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 80)
+    images = (rng.integers(0, 100, size=(80, 6, 6)) + 100 * y[:, None, None]).astype(np.uint8)
+    federation = federate(images, y, node=np.arange(80) // 10)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 2))
+    model = train(federation, network, FedAvg(0.5), TrainingSettings(rounds=5)).meta_model
+    assert model.input_shape == (1, 6, 6)
+    flat_shape, full_shape = (model.adapt(x, y).predict(x) for x in (images, images[:, None]))
+    assert torch.equal(flat_shape, full_shape)

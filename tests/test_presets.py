@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedmeta.algorithms import ALGORITHMS
+from fedmeta.data import DataSettings
 from fedmeta.errors import SettingError
 from fedmeta.presets import PRESETS, preset
 from fedmeta.settings import Settings, build_algorithm, build_settings, layered
@@ -52,6 +53,8 @@ def test_paper(data: str) -> None:
     assert settings.model.last_pooling == ("max" if data == "fashion-mnist" else "average")
     assert settings.model.initialisation == "truncated-normal"
     assert settings.data.scaling == "per-feature"
+    assert settings.data.scaling_from == "sources"
+    assert settings.data.scaling_floor == DataSettings().scaling_floor
 
 
 @pytest.mark.parametrize("data", DATA)
@@ -71,6 +74,7 @@ def test_authors(data: str) -> None:
     assert admm.platform == "proximal"
     assert settings.data.scaling == "per-feature"
     assert settings.data.scaling_from == "pool"
+    assert settings.data.scaling_floor == 0
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -78,6 +82,9 @@ def test_baselines(name: str) -> None:
     for data, beta in (("fashion-mnist", 0.005), ("cifar10", 0.005), ("cifar100", 0.001)):
         per: Any = built(name, data, algorithm="per-fedavg").algorithm
         assert (per.step_size, per.inner.step_size) == (beta, 0.01)
+        assert per.curvature == "finite-difference"
+        growth = 1 if name == "authors" else 10
+        assert (per.difference.growth, per.difference.offset) == (growth, 100)
         average: Any = built(name, data, algorithm="fedavg").algorithm
         assert average.step_size == 0.01
 
@@ -98,8 +105,15 @@ def test_data_with_nodes_of_their_own(name: str) -> None:
     settings = build_settings(layered(table, {}))
     assert settings.data.resolved().partition == "column"
     assert built(name, "sinusoid").data.resolved().partition == "column"
-    drawn = {"preset": name, "data": {"name": "digits", "partition": "dirichlet"}}
-    assert build_settings(layered(drawn, {})).data.samples_per_class is None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("partition", ["dirichlet", "episodes", "column"])
+def test_other_partitions_do_not_look_at_samples_per_class(name: str, partition: str) -> None:
+    data = {"name": "mine.csv", "node": "device"} if partition == "column" else {"name": "digits"}
+    flags = {"data": {"partition": partition}}
+    settings = build_settings(layered({"preset": name, "data": data}, flags)).data
+    assert (settings.partition, settings.samples_per_class) == (partition, None)
 
 
 def test_unknown() -> None:

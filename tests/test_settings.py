@@ -86,6 +86,8 @@ def test_a_preset_lies_below_file_and_flags() -> None:
         ({"training": {"rounds": True}}, "is True: give a whole number"),
         ({"training": {"seed": -1}}, "seed is -1"),
         ({"loss": 3}, "give its name"),
+        ({"init": 3}, "init is 3: give the path of a run or model file"),
+        ({"init": ""}, "give the path"),
         ({"prior": {"strength": 1.0}}, "there is no prior model"),
         ({"prior": {"strength": -1.0}}, "at least 0"),
         ({"prior": {"model": "x"}, "algorithm": "fedavg"}, "fedavg takes no prior model"),
@@ -114,6 +116,11 @@ def test_a_prior_is_loaded(tmp_path: Path) -> None:
     algorithm: Any = build_settings(table).algorithm
     assert algorithm.prior.strength == 0.5
     assert algorithm.prior.prior["weight"].equal(prior["weight"])
+
+
+def test_where_to_start_is_a_path() -> None:
+    assert build_settings({}).init is None
+    assert build_settings(layered({"init": "runs/a"}, {"init": "runs/b"})).init == "runs/b"
 
 
 def test_toml(tmp_path: Path) -> None:

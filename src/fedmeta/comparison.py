@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +15,11 @@ from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import fit_scaling
 from fedmeta.errors import DivergedError, RunFolderError, SettingError, require
 from fedmeta.intervals import interval
+from fedmeta.meta_model import load_theta
 from fedmeta.objective import Adaptation
 from fedmeta.plain import to_plain
-from fedmeta.settings import Settings
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import Settings, merged
 from fedmeta.storage import write_json
 from fedmeta.training import Callback, Run, gradient_evaluations, train
 
@@ -27,10 +30,17 @@ Equal = Literal["rounds", "gradients"]
 
 @dataclass(frozen=True)
 class Contestant:
-    """An algorithm in a comparison, and how people call it there."""
+    """An algorithm in a comparison, and how people call it there.
+
+    Args:
+        label: its name in tables.
+        algorithm: with its hyper-parameters.
+        table: the settings table it was built from, stored with its runs for resuming them.
+    """
 
     label: str
     algorithm: Algorithm
+    table: Mapping[str, Any] = field(default_factory=dict)
 
 
 def train_settings(
@@ -49,7 +59,13 @@ def train_settings(
         settings.algorithm,
         settings.training,
         loss=settings.loss,
-        scaling=fit_scaling(federation, settings.data.scaling, settings.data.scaling_from),
+        scaling=fit_scaling(
+            federation,
+            settings.data.scaling,
+            settings.data.scaling_from,
+            settings.data.scaling_floor,
+        ),
+        initial=load_theta(settings.init) if settings.init else None,
         execution=settings.execution,
         participation=settings.participation,
         folder=folder,
@@ -72,7 +88,8 @@ def compare(
 
     With the same seed all contestants see the same nodes, splits and initial weights, so their
     differences are paired. A run that diverges counts as one: its metric is that of the model
-    without adaptation (the initial one if training diverged), which is what a device is left with.
+    without adaptation (the initial one if training diverged), which is what a device is left with,
+    and its cost is what it spent until then.
 
     Args:
         settings: data, model, training and execution; its algorithm is not used.
@@ -93,6 +110,7 @@ def compare(
         raise RunFolderError(
             f"{folder} holds runs already", "choose another --out, or delete that folder"
         )
+    names = folder_names(labels)
     rows: dict[str, dict[str, Any]] = {}
     for seed in seeds:
         federation = load(settings.data, seed)
@@ -105,8 +123,11 @@ def compare(
                 algorithm=contestant.algorithm,
                 training=replace(settings.training, seed=seed, rounds=rounds),
             )
-            place = f"runs/{contestant.label}-seed{seed}".replace(":", "-").replace("=", "-")
-            result = _one(one, federation, folder / place, progress(contestant.label, seed))
+            place = f"runs/{names[contestant.label]}-seed{seed}"
+            now = {"training": {"seed": seed, "rounds": rounds}}
+            origin = {"table": merged([contestant.table, now])} if contestant.table else {}
+            callbacks = progress(contestant.label, seed)
+            result = _one(one, federation, folder / place, callbacks, origin)
             row = rows.setdefault(
                 contestant.label,
                 {"label": contestant.label, "algorithm": contestant.algorithm.name},
@@ -127,6 +148,23 @@ def compare(
     return comparison
 
 
+def folder_names(labels: Sequence[str]) -> dict[str, str]:
+    """A folder name for every label that stays in its parent, and is like no other.
+
+    Example:
+        >>> list(folder_names(["fedavg:local_steps=5", "../my.py:Own", "my.py=Own"]).values())
+        ['fedavg-local_steps-5', 'my.py-Own', 'my.py-Own-2']
+    """
+    names: dict[str, str] = {}
+    for label in labels:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip(".-") or "algorithm"
+        number = 2
+        while name in names.values():
+            name, number = f"{name}-{number}", number + 1
+        names[label] = name
+    return names
+
+
 def _rounds(
     settings: Settings,
     first: Algorithm,
@@ -135,31 +173,33 @@ def _rounds(
     federation: Federation,
 ) -> int:
     rounds = settings.training.rounds
-    cost = gradient_evaluations(contestant.algorithm.passes, federation)
+    cost = gradient_evaluations(contestant.algorithm, federation)
     if equal == "rounds" or cost == 0:
         return rounds
-    return max(1, round(rounds * gradient_evaluations(first.passes, federation) / cost))
+    return max(1, round(rounds * gradient_evaluations(first, federation) / cost))
 
 
 def _one(
-    settings: Settings, federation: Federation, folder: Path, callbacks: Sequence[Callback]
+    settings: Settings,
+    federation: Federation,
+    folder: Path,
+    callbacks: Sequence[Callback],
+    origin: Mapping[str, Any],
 ) -> dict[str, Any]:
-    diverged = False
     try:
-        run = train_settings(settings, federation, folder=folder, callbacks=callbacks)
+        summary = train_settings(
+            settings, federation, folder=folder, callbacks=callbacks, origin=origin
+        ).summary
     except DivergedError:
-        diverged = True
-        # What is left is the initial model as it is: nothing that could diverge again.
-        training = replace(settings.training, rounds=0, evaluation_steps=(0,))
-        still = FedAvg(inner=Adaptation(steps=0))
-        run = train_settings(replace(settings, training=training, algorithm=still), federation)
-    summary = run.summary
-    reached = summary["target_metric"][str(summary["adaptation_steps"])]["mean"]
-    diverged = diverged or reached is None  # adaptation itself may blow up
-    before = summary["target_metric"]["0"]["mean"]
+        summary = RunFolder.open(folder).summary()
+    steps = str(summary["adaptation_steps"])
+    diverged = summary["status"] == "diverged"
+    before = summary["target_metric"].get("0", {}).get("mean")
+    if before is None:  # training itself diverged: what is left is the initial model
+        before = _untrained(settings, federation)
     return {
         "metric": summary["metric"],
-        "values": before if diverged else reached,
+        "values": before if diverged else summary["target_metric"][steps]["mean"],
         "before": before,
         "rounds": settings.training.rounds,
         "adaptation_steps": summary["adaptation_steps"],
@@ -168,6 +208,14 @@ def _one(
         "seconds": summary["seconds"],
         "diverged": int(diverged),
     }
+
+
+def _untrained(settings: Settings, federation: Federation) -> float:
+    """The initial model on the targets as it is, without any step that could diverge again."""
+    training = replace(settings.training, rounds=0, evaluation_steps=(0,))
+    still = FedAvg(inner=Adaptation(steps=0))
+    run = train_settings(replace(settings, training=training, algorithm=still), federation)
+    return float(run.summary["target_metric"]["0"]["mean"])
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,9 +81,16 @@ def require(condition: bool, name: str, value: object, wanted: str) -> None:
         raise SettingError(f"{name} is {value!r}", f"give {wanted}")
 
 
-def require_positive(name: str, value: float) -> None:
+def require_whole(name: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    require(fits, name, value, f"a whole number of at least {least}")
+
+
+def require_positive(name: str, value: object) -> None:
     """Refuse what is not a finite number greater than 0."""
-    require(isfinite(value) and value > 0, name, value, "a number greater than 0")
+    fits = isinstance(value, int | float) and isfinite(value) and value > 0
+    require(fits, name, value, "a number greater than 0")
 
 
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:

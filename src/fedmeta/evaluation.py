@@ -15,7 +15,7 @@ from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.packing import NodeData, Samples
 from fedmeta.data.scaling import Scaling
 from fedmeta.engines.local import Layout, NodeStore, node_keys
-from fedmeta.errors import DataError, DivergedError
+from fedmeta.errors import DataError
 from fedmeta.objective import Adaptation, Objective, adapt
 from fedmeta.tree import Tree
 
@@ -56,6 +56,10 @@ class Evaluation:
         for steps, losses in self.losses.items():
             table[str(steps)]["mean_loss"] = float(np.mean(losses))
         return {s: {name: _finite(v) for name, v in row.items()} for s, row in table.items()}
+
+    def is_finite(self, steps: int) -> bool:
+        """Whether no node's model blew up in that many adaptation steps."""
+        return all(math.isfinite(loss) for loss in self.losses[steps])
 
     def per_node(self) -> list[dict[str, Any]]:
         """One row per target for reports: name, query size and metric by steps."""
@@ -141,18 +145,6 @@ def evaluate(
             if name in result
         }
 
-    for count, result in zip(ordered, results, strict=True):
-        if not all(bool(torch.isfinite(each).all()) for each in result.values()):
-            if count == 0:
-                raise DivergedError(
-                    "the loss of a target node is not finite even without adaptation",
-                    "raise the penalty or lower the step sizes of the training",
-                )
-            raise DivergedError(
-                f"after {count} adaptation steps of size {adaptation.step_size:g} the loss of a "
-                "target node is no longer finite",
-                "lower the inner step size or evaluate after fewer steps",
-            )
     return Evaluation(
         metric=metric_name(task),
         nodes=tuple(node.name for node in nodes),
@@ -179,13 +171,13 @@ def measures(objective: Objective, task: Task, theta: Tree, data: NodeData) -> d
     loss = mean(objective.loss(outputs, labels))
     if task.kind == "regression":
         return {"metric": mean((outputs - labels).square().mean(dim=-1)), "loss": loss}
-    seen = _classes(data.support, task.outputs)
-    restricted = torch.where(seen, outputs, -torch.inf)
-    return {
-        "metric": mean((outputs.argmax(dim=-1) == labels).to(mask.dtype)),
-        "seen": mean((restricted.argmax(dim=-1) == labels).to(mask.dtype)),
-        "loss": loss,
-    }
+
+    def accuracy(scores: Tensor) -> Tensor:
+        share = mean((scores.argmax(dim=-1) == labels).to(mask.dtype))
+        return torch.where(loss.isfinite(), share, torch.nan)  # NaN has an argmax, but no meaning
+
+    seen = torch.where(_classes(data.support, task.outputs), outputs, -torch.inf)
+    return {"metric": accuracy(outputs), "seen": accuracy(seen), "loss": loss}
 
 
 def _classes(samples: Samples, count: int) -> Tensor:

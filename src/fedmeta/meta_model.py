@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedmeta import randomness, tree
 from fedmeta.data.federation import Task
 from fedmeta.data.packing import Samples
+from fedmeta.data.pool import normalised_inputs
 from fedmeta.data.scaling import Scaling
 from fedmeta.errors import DataError, FedmetaError, ModelError, RunFolderError
 from fedmeta.functional import FunctionalModel, functionalise
@@ -69,7 +70,8 @@ class MetaModel:
 
         Args:
             inputs: raw samples, (n, *input_shape).
-            labels: class numbers or names, or values for regression.
+            labels: classes as they were called in training (or their numbers, where classes have
+                names that are no numbers), or values for regression.
             steps: how many steps; None takes the number it was trained for.
             seed: of mini-batches, where the adaptation draws any.
         """
@@ -101,7 +103,7 @@ class MetaModel:
         """A plain `nn.Module` with these parameters (it takes scaled inputs)."""
         return self.network.module(self.theta)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write the model to a file."""
         tensors = {
             **{f"theta/{name}": leaf for name, leaf in self.theta.items()},
@@ -115,7 +117,7 @@ class MetaModel:
             "input_shape": self.input_shape,
             **self.about,
         }
-        write_tensors(path, tensors, {"fedmeta": json.dumps(facts)})
+        write_tensors(Path(path), tensors, {"fedmeta": json.dumps(facts)})
 
     @classmethod
     def load(
@@ -170,7 +172,9 @@ class MetaModel:
             ) from error
 
     def _scaled(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
-        raw = inputs.detach().cpu().numpy() if isinstance(inputs, Tensor) else np.asarray(inputs)
+        raw = _numpy(inputs)
+        if raw.dtype == np.uint8 and raw.ndim in (3, 4) and raw.shape[1:] != self.input_shape:
+            raw = normalised_inputs(raw)  # images as people have them, channels last or none
         if raw.ndim == 0 or raw.shape[1:] != self.input_shape:
             raise DataError(
                 f"samples have shape {raw.shape[1:]}, the model takes {self.input_shape}",
@@ -184,25 +188,26 @@ class MetaModel:
         return self.scaling.apply(raw, first.dtype).to(first.device)
 
     def _labels(self, labels: npt.ArrayLike | Tensor | Sequence[str]) -> Tensor:
-        raw = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        raw = _numpy(labels)
         first = next(iter(self.theta.values()))
         if self.task.kind == "regression":
             return self._values(raw).to(first)
-        if raw.dtype.kind in "US":
-            numbers = {name: number for number, name in enumerate(self.task.class_names)}
-            if unknown := sorted({str(name) for name in raw} - set(numbers)):
-                raise DataError(
-                    f"the model knows no class {unknown[0]!r}",
-                    f"its classes are {', '.join(self.task.class_names[:20])}",
-                )
-            raw = np.array([numbers[str(name)] for name in raw], dtype=np.int64)
-        fits = raw.dtype.kind in "iu" and raw.ndim == 1
-        if not fits or (raw.size and not 0 <= raw.min() <= raw.max() < self.task.outputs):
+        if raw.ndim != 1:
+            raise DataError(f"labels have shape {raw.shape}", "give one class per sample")
+        numbers = {name: number for number, name in enumerate(self.task.class_names)}
+        texts = [str(value) for value in raw.tolist()]
+        unknown = [text for text in texts if text not in numbers]
+        if not unknown:
+            places = [numbers[text] for text in texts]
+        elif raw.dtype.kind in "iu" and not any(name.lstrip("-").isdigit() for name in numbers):
+            places = raw.tolist()  # classes with names of their own may be given by their number
+            unknown = [text for text in texts if not 0 <= int(text) < len(numbers)]
+        if unknown:
             raise DataError(
-                "labels are not class numbers or names",
-                f"use whole numbers from 0 to {self.task.outputs - 1}, or class names",
+                f"the model knows no class {unknown[0]!r}",
+                f"its classes are {', '.join(self.task.class_names[:20])}",
             )
-        return torch.tensor(raw, dtype=torch.int64, device=first.device)
+        return torch.tensor(places, dtype=torch.int64, device=first.device)
 
     def _values(self, raw: npt.NDArray[Any]) -> Tensor:
         """Labels of a regression task, (n, outputs)."""
@@ -220,9 +225,18 @@ class MetaModel:
 _OWN_FACTS = frozenset({"format", "task", "adaptation", "input_shape"})
 
 
+def _numpy(values: npt.ArrayLike | Tensor | Sequence[str]) -> npt.NDArray[Any]:
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    plain = values.detach().cpu()
+    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+
+
 def load_theta(path: Path | str) -> Tree:
-    """The parameters in a run folder, a model file or a plain safetensors state dict."""
-    tensors, _ = read_tensors(_file(Path(path)), "parameters")
+    """The parameters in a run, a checkpoint, a model file or a plain safetensors state dict."""
+    state = Path(path) / "state.safetensors"
+    file = state if state.is_file() else _file(Path(path))
+    tensors, _ = read_tensors(file, "parameters")
     return _part(tensors, "theta") or tensors
 
 
@@ -292,7 +306,8 @@ def _loss(file: Path, facts: Mapping[str, Any], task: Task) -> Loss:
     name = facts["loss"]
     if names_code(name):
         raise RunFolderError(
-            f"{file} was trained with a loss of your own ({name})", "pass it again as loss="
+            f"{file} was trained with a loss of your own ({name})",
+            "name it again: --loss on the command line, loss= in Python",
         )
     return named_loss(name, task)
 

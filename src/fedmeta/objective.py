@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedmeta import randomness, tree
 from fedmeta.data.packing import NodeData, Samples
-from fedmeta.errors import SettingError, require, require_choice, require_positive
+from fedmeta.errors import SettingError, require, require_choice, require_positive, require_whole
 from fedmeta.tree import Tree
 
 Curvature = Literal["exact", "finite-difference", "none"]
@@ -70,14 +70,14 @@ class Adaptation:
         5
     """
 
-    step_size: float = 0.1
+    step_size: float = 0.03
     steps: int = 1
     scope: str | tuple[str, ...] = "all"
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
         require_positive("step_size", self.step_size)
-        require(self.steps >= 0, "steps", self.steps, "a whole number of at least 0")
+        require_whole("steps", self.steps, 0)
         require(
             self.batch_size is None or self.batch_size >= 1,
             "batch_size",

@@ -11,10 +11,12 @@ report.html        the same for people
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -82,6 +84,26 @@ class RunFolder:
                 f"{path} holds no run (no settings.json)", "name the folder that --out made"
             )
         return folder
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from writing to the run; the lock goes with the process."""
+        with writing(self.path):
+            lock = (self.path / ".lock").open("w")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunFolderError(
+                    f"another process is training in {self.path}", "wait for it, or stop it first"
+                ) from error
+            yield
+
+    def reopen(self, settings: Mapping[str, Any]) -> None:
+        """Make it an unfinished run again, with the settings it now goes on with."""
+        write_json(self._settings_file, {"format": FORMAT, **settings})
+        for late in (self.path / "summary.json", self.model, self.report):
+            late.unlink(missing_ok=True)
 
     def settings(self) -> dict[str, Any]:
         """What settings.json says."""

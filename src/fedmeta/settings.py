@@ -1,8 +1,8 @@
 """All settings of a run: defaults, then a preset, then a TOML file, then flags.
 
 A settings file has the tables [data], [model], [training], [execution], [participation], [prior],
-a line `algorithm = "…"` that picks one, [inner] for the adaptation that all algorithms share, and
-one table [algorithms.NAME] for the hyper-parameters of each:
+a line `algorithm = "…"` that picks one, [inner] for the adaptation that all algorithms share, one
+table [algorithms.NAME] for the hyper-parameters of each, and `init` for a model to start from:
 
     preset = "paper"
     algorithm = "admm-fedmeta"
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm
-from fedmeta.data.settings import DataSettings
+from fedmeta.data.settings import BY_CLASS, DataSettings
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import SettingError, nearest, require
 from fedmeta.imports import load_object, names_code
@@ -47,7 +47,7 @@ _TABLES = {
     "execution": Execution,
     "participation": Participation,
 }
-_KEYS = (*_TABLES, "preset", "algorithm", "algorithms", "inner", "prior", "loss")
+_KEYS = (*_TABLES, "preset", "algorithm", "algorithms", "inner", "prior", "loss", "init")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class PriorSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is: data, model, algorithm, training, execution, participation, loss."""
+    """What a run is: data, model, algorithm, training, execution, participation, loss.
+
+    And `init`: the run or file whose parameters it starts from, instead of the model's own.
+    """
 
     data: DataSettings
     model: ModelSettings
@@ -83,6 +86,7 @@ class Settings:
     execution: Execution
     participation: Participation
     loss: str
+    init: str | None = None
 
 
 def read_toml(path: Path) -> Table:
@@ -125,17 +129,29 @@ def layered(files: Mapping[str, Any], flags: Mapping[str, Any]) -> Table:
             raise SettingError(f"settings have no key {key!r}", nearest(key, _KEYS))
     if "preset" not in given:
         return given
-    own = given.get("data", {})
-    if not isinstance(own, Mapping):
-        raise SettingError(f"data is {own!r}", "make it a table [data]")
+    own = subtable(given, "data")
     name = own.get("name", DataSettings().name)
     table = preset(given["preset"], name)
     # Where nodes are not drawn by class, what a preset says of drawing them has no place.
     if "node" in own or name == "sinusoid":
         del table["data"]["partition"]
-    if "partition" not in table["data"] or own.get("partition") in ("column", "dirichlet"):
+    drawn_by = own.get("partition", table["data"].get("partition"))
+    if drawn_by not in BY_CLASS or "samples" in own:
         table["data"].pop("samples_per_class", None)
     return merged([table, given])
+
+
+def subtable(table: Mapping[str, Any], name: str) -> Table:
+    """The table [name] within a table, empty where there is none.
+
+    Example:
+        >>> subtable({"data": {"nodes": 10}}, "data"), subtable({}, "inner")
+        ({'nodes': 10}, {})
+    """
+    found = table.get(name, {})
+    if not isinstance(found, Mapping):
+        raise SettingError(f"{name} is {found!r}", f"make it a table [{name}]")
+    return dict(found)
 
 
 def build_settings(table: Mapping[str, Any]) -> Settings:
@@ -145,12 +161,14 @@ def build_settings(table: Mapping[str, Any]) -> Settings:
         >>> build_settings({"algorithm": "fedavg", "training": {"rounds": 5}}).algorithm.name
         'fedavg'
     """
-    for name in (*_TABLES, "algorithms", "inner", "prior"):
-        if not isinstance(table.get(name, {}), Mapping):
-            raise SettingError(f"{name} is {table[name]!r}", f"make it a table [{name}]")
+    for name in ("algorithms", "inner", "prior"):
+        subtable(table, name)
     parts: Table = {
-        name: from_plain(cls, table.get(name, {}), name) for name, cls in _TABLES.items()
+        name: from_plain(cls, subtable(table, name), name) for name, cls in _TABLES.items()
     }
+    init = table.get("init")
+    if init is not None and (not isinstance(init, str) or not init):
+        raise SettingError(f"init is {init!r}", "give the path of a run or model file")
     loss = table.get("loss", "auto")
     if not isinstance(loss, str):
         raise SettingError(f"loss is {loss!r}", "give its name")
@@ -160,7 +178,7 @@ def build_settings(table: Mapping[str, Any]) -> Settings:
         raise SettingError(
             f"{algorithm.name} takes no prior model", "use it with admm-fedmeta, or leave it out"
         )
-    return Settings(**parts, algorithm=algorithm, loss=loss)
+    return Settings(**parts, algorithm=algorithm, loss=loss, init=init)
 
 
 def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:

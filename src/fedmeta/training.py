@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,13 +26,12 @@ from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling, fit_scaling
 from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.local import Layout, LocalEngine, lay_out
-from fedmeta.errors import DataError, DivergedError, RunFolderError, require
+from fedmeta.errors import DataError, DivergedError, RunFolderError, require, require_whole
 from fedmeta.evaluation import Evaluation, evaluate, metric_name
 from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
 from fedmeta.losses import Loss, check_loss, named_loss
 from fedmeta.meta_model import MetaModel, check_same_tensors
 from fedmeta.models import ModelSettings, build
-from fedmeta.objective import Passes
 from fedmeta.participation import Participation
 from fedmeta.plain import from_plain, to_plain
 from fedmeta.run_folder import Record, RunFolder, difference, versions
@@ -64,7 +64,7 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation_steps", tuple(self.evaluation_steps))
-        require(self.rounds >= 0, "rounds", self.rounds, "a whole number of at least 0")
+        require_whole("rounds", self.rounds, 0)
         require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2⁶³ − 1")
         require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, "0 or more")
         for name in ("checkpoint_every", "keep_checkpoints"):
@@ -79,8 +79,10 @@ class TrainingSettings:
 
     def stops(self, history: Sequence[Record]) -> bool:
         """Whether the loss has not fallen for `patience` rounds (judged on sources alone)."""
+        if self.patience is None:
+            return False
         losses = [loss for record in history if (loss := loss_of(record)) is not None]
-        if self.patience is None or len(losses) <= self.patience:
+        if len(losses) <= self.patience:
             return False
         return min(losses[-self.patience :]) >= min(losses[: -self.patience])
 
@@ -160,7 +162,12 @@ class Job:
 
     def meta_model(self, state: PlatformState, run_id: str) -> MetaModel:
         """The artefact that a device needs."""
-        about = {"network": self.settings["model"], "loss": self.settings["loss"], "run": run_id}
+        about = {
+            "network": self.settings["model"],
+            "loss": self.settings["loss"],
+            "features": list(self.federation.features),
+            "run": run_id,
+        }
         return MetaModel(
             self.model,
             state.theta,
@@ -242,16 +249,16 @@ def train(
         "created": stored["created"] if stored else _now(),
         "versions": versions(),
         "seed": training.seed,
-        "federation": _federation_digest(federation),
+        "federation": federation_digest(federation),
         "start": _start_digest(job),
         "settings": job.settings,
-        "origin": dict(origin or {}),
+        "origin": dict(origin or (stored or {}).get("origin") or {}),
     }
     if stored is not None and opened is not None:
         _check_same_run(opened, stored, identity)
     elif folder is not None:
         opened = RunFolder.create(Path(folder), identity, describe(federation))
-    with machine(job.layout.execution):
+    with machine(job.layout.execution), opened.held() if opened else nullcontext():
         return _loop(job, identity, opened, resume, callbacks)
 
 
@@ -333,6 +340,8 @@ def _loop(
                 "resume it with a larger --rounds",
             )
         history = folder.rewind(done)
+        if done < training.rounds:
+            folder.reopen(identity)
     for callback in callbacks:
         callback.on_start(done + 1, training.rounds)
     status, evaluation = "finished", None
@@ -349,7 +358,7 @@ def _loop(
         state, nodes = result.state, result.nodes
         last = number == training.rounds
         if last or (training.evaluate_every and number % training.evaluate_every == 0):
-            evaluation = _measured(job, state)
+            evaluation = job.evaluate(state)
             if evaluation is not None:
                 record["target"] = {s: row["mean"] for s, row in evaluation.summary().items()}
         record["seconds"] = time.perf_counter() - started
@@ -364,22 +373,19 @@ def _loop(
     meta_model = job.meta_model(state, identity["id"])
     if folder is not None:
         meta_model.save(folder.model)
-    try:
-        evaluation = evaluation or job.evaluate(state)
-    except DivergedError:
-        _end(job, identity, folder, history, state, None, "diverged", callbacks)
-        raise
+    evaluation = evaluation or job.evaluate(state)
+    rule = job.algorithm.adaptation(state)
+    blown = evaluation is not None and not evaluation.is_finite(rule.steps)
+    status = "diverged" if blown else status
     summary = _end(job, identity, folder, history, state, evaluation, status, callbacks)
+    if blown:
+        raise DivergedError(
+            f"training is done, but after {rule.steps} adaptation steps of size "
+            f"{rule.step_size:g} the loss of a target node is no longer finite",
+            "lower the inner step size",
+        )
     path = None if folder is None else folder.path
     return Run(meta_model, summary, history, evaluation, path)
-
-
-def _measured(job: Job, state: PlatformState) -> Evaluation | None:
-    """The targets under way; that one of them diverges is told of after the last round only."""
-    try:
-        return job.evaluate(state)
-    except DivergedError:
-        return None
 
 
 def _end(
@@ -395,7 +401,8 @@ def _end(
     """Write the summary and tell everyone."""
     rounds = len(history)
     last = history[-1] if history else {}
-    cost = gradient_evaluations(job.algorithm.passes, job.federation)
+    cost = gradient_evaluations(job.algorithm, job.federation)
+    counted = sum(record["counted"] for record in history) / len(job.federation.sources)
     summary = {
         "status": status,
         "algorithm": job.algorithm.name,
@@ -406,8 +413,8 @@ def _end(
         "targets": evaluation.per_node() if evaluation else [],
         "last_round": {k: v for k, v in last.items() if k not in ("round", "seconds", "target")},
         "parameters": tree.size(job.model.theta),
-        "gradient_evaluations": cost * rounds,
-        "bytes_per_node": sum(r.get("bytes_up", 0) + r.get("bytes_down", 0) for r in history),
+        "gradient_evaluations": cost * counted,
+        "bytes_per_node": _traffic(history, len(job.federation.sources)) if cost > 0 else 0.0,
         "seconds": sum(record["seconds"] for record in history),
         "ended": _now(),
         **identity,
@@ -425,15 +432,21 @@ def loss_of(record: Record) -> float | None:
     return None if loss is None else float(loss)
 
 
-def gradient_evaluations(passes: Passes, federation: Federation) -> float:
-    """Cost of a round: gradients of one sample that a node computes, per sample it holds.
+def gradient_evaluations(algorithm: Algorithm, federation: Federation) -> float:
+    """Cost of a round for a node that takes part, in gradients over all of its data.
 
-    A pass over the support set alone counts as the share of samples in it, so one unit is one
-    gradient over all of a node's data.
+    Gradients of single samples are counted and divided by the samples held, so a pass over the
+    support set alone, or over a mini-batch, counts as its share.
     """
-    support = sum(len(node.support) for node in federation.sources)
-    query = sum(len(node.query) for node in federation.sources)
-    return (passes.support * support + passes.query * query) / (support + query)
+    sources = federation.sources
+    work = sum(algorithm.gradients(len(node.support), len(node.query)) for node in sources)
+    return work / sum(node.size for node in sources)
+
+
+def _traffic(history: Sequence[Record], nodes: int) -> float:
+    """Bytes sent and received, per node; a node that is not counted in a round sends nothing."""
+    sums = ((r.get("bytes_up", 0) + r.get("bytes_down", 0)) * r["counted"] for r in history)
+    return float(sum(sums)) / nodes
 
 
 def _is_finite(record: Record, state: PlatformState) -> bool:
@@ -446,12 +459,11 @@ def _diverged(number: int, algorithm: Algorithm, folder: RunFolder | None) -> Di
         remedy = "raise the penalty ρ (each doubling halves the step) or lower the inner step size"
     else:
         remedy = "lower the step sizes"
-    kept = ""
     if folder is not None and (saved := checkpoints.rounds(folder.checkpoints)):
-        kept = f"; the checkpoint of round {saved[-1]} is kept in {folder.checkpoints}"
+        kept = folder.checkpoints / f"round-{saved[-1]:06d}"
+        remedy += f" in a new run, which may start from the last good state: --init {kept}"
     return DivergedError(
-        f"training diverged in round {number}: a loss or parameter is no longer finite{kept}",
-        remedy,
+        f"training diverged in round {number}: a loss or parameter is no longer finite", remedy
     )
 
 
@@ -499,7 +511,7 @@ def _start_digest(job: Job) -> str:
     return digest.hexdigest()
 
 
-def _federation_digest(federation: Federation) -> str:
+def federation_digest(federation: Federation) -> str:
     """A fingerprint of all samples that nodes hold, and of who holds them."""
     digest = hashlib.sha256()
     for node in federation.nodes:

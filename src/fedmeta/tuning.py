@@ -78,13 +78,15 @@ def tune(
 ) -> dict[str, Any]:
     """Try every point with every seed and name the best.
 
-    A fifth of the source nodes is held out, plays target, and judges; the real targets are taken
-    out of the federation before anything is trained. A point with a diverged run is out.
+    The federation is drawn once, from the settings' own seed, and its targets are taken out before
+    anything is trained or scaled. Every repeat then holds out another fifth of the source nodes,
+    which plays target and judges, and starts from other weights. A point with a diverged run is
+    out.
 
     Args:
         table: settings as a table (see `fedmeta.settings`).
         points: hyper-parameters to try, as dotted keys of the algorithm's own table.
-        seeds: repeats of every point.
+        seeds: one repeat each: of the held-out fifth and of the initial weights.
         progress: given a label and a seed, the callbacks of that run.
         folder: where every trial is kept as a run; None keeps none.
     """
@@ -96,12 +98,17 @@ def tune(
     built = [
         build_settings(merged([table, {"algorithms": {name: nested(point)}}])) for point in points
     ]
+    drawn = load(built[0].data, built[0].training.seed)
     for number, (point, settings) in enumerate(zip(points, built, strict=True)):
         values: list[float] = []
         metric = "accuracy"
         for seed in seeds:
-            federation = load(settings.data, seed).hold_out(HELD_OUT, seed)
-            one = replace(settings, training=replace(settings.training, seed=seed))
+            federation = drawn.hold_out(HELD_OUT, seed)
+            one = replace(
+                settings,
+                data=replace(settings.data, scaling_from="sources"),  # the pool has the targets
+                training=replace(settings.training, seed=seed),
+            )
             label = ", ".join(
                 f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
                 for key, value in point.items()

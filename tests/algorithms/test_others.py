@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,6 +23,7 @@ from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.errors import SettingError
 from fedmeta.objective import Adaptation, Passes
 from fedmeta.participation import Participation
+from fedmeta.regularizers import SquaredEuclidean
 from problems import (
     LAYOUTS,
     classification,
@@ -90,15 +93,35 @@ def test_local_only_never_changes_theta() -> None:
 )
 @pytest.mark.parametrize("layout", ["batched-3", "loop"])
 def test_a_round_without_uploads_changes_nothing(algorithm: Algorithm, layout: str) -> None:
-    none = Participation(lost=1 - 1e-12)
-    engine = engine_for(algorithm, DATA, MODEL, LAYOUTS[layout], none)
+    engine = engine_for(algorithm, DATA, MODEL, LAYOUTS[layout])
     state, nodes = engine.start(MODEL.theta)
+    state, nodes, _ = engine.round(state, nodes, 1)  # so that moments and duals are not zero
     before = {slot: {n: leaf.clone() for n, leaf in tree.items()} for slot, tree in nodes.items()}
-    result = engine.round(state, nodes, 1)
-    assert result.state is state
-    assert result.metrics == {"counted": 0}
+    engine._participation = Participation(lost=1 - 1e-12)
+    result = engine.round(state, nodes, 2)
+    assert result.metrics["counted"] == 0
+    assert "meta_loss" not in result.metrics
+    for name, leaf in state.theta.items():
+        assert torch.allclose(result.state.theta[name], leaf, rtol=0, atol=1e-15)
+    for slot, leaves in state.memory.items():
+        assert all(torch.equal(result.state.memory[slot][n], leaf) for n, leaf in leaves.items())
     for slot, leaves in before.items():
         assert all(torch.equal(result.nodes[slot][name], leaf) for name, leaf in leaves.items())
+
+
+@pytest.mark.parametrize("rule", ["participants", "stale"])
+@pytest.mark.parametrize("platform", ["linearised", "proximal"])
+def test_the_prior_pulls_even_when_every_upload_is_lost(rule: Any, platform: Any) -> None:
+    prior = SquaredEuclidean(0.3, {n: leaf + 1 for n, leaf in MODEL.theta.items()})
+    algorithm = ADMMFedMeta(Adaptation(0.1), 0.5, rule=rule, platform=platform, prior=prior)
+    none = Participation(lost=1 - 1e-12)
+    engine = engine_for(algorithm, DATA, MODEL, LAYOUTS["batched-3"], none)
+    state, nodes = engine.start(MODEL.theta)
+    after = engine.round(state, nodes, 1).state.theta
+    total = 0.5 * 5  # Σρ; λ∇D = 0.6 (θ − θ_p) = −0.6 everywhere
+    moved = 0.6 / total if platform == "linearised" else 0.6 / (total + 0.6)
+    for name, leaf in MODEL.theta.items():
+        assert torch.allclose(after[name], leaf + moved, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", ["participants", "stale"])

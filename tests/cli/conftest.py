@@ -12,8 +12,12 @@ import pytest
 from cli.calling import succeed
 
 OWN_CODE = """
+from dataclasses import dataclass
+
 import torch
 from torch import nn
+
+from fedmeta import FedAvg
 
 def good(shape, outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], outputs))
@@ -46,6 +50,10 @@ def broken_loss(outputs, labels):
     raise ValueError("oops")
 
 thing = 5
+
+@dataclass(frozen=True)
+class Own(FedAvg):
+    pass
 
 class NotAnAlgorithm:
     pass

@@ -159,10 +159,22 @@ def without_training(settings: dict[str, Any]) -> None:
     del settings["settings"]["training"]
 
 
+def data_of_its_own(settings: dict[str, Any]) -> None:
+    settings["settings"]["data"] = {"name": "own data"}
+
+
+def copy(source: str, target: str) -> Prepare:
+    def prepare(folder: Path) -> None:
+        shutil.copy(folder / source, folder / target)
+
+    return prepare
+
+
 def pipe(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
 
+OTHER_SEED = {"a.toml": "[training]\nseed = 4\n"}
 GRID = "tune --data data.csv --node device --model linear --rounds 2 --seeds 1 "
 COMPARE = "compare --data data.csv --node device --model linear --rounds 2 --seeds 1 "
 CHECKPOINT = "run/checkpoints/round-000003"
@@ -306,6 +318,7 @@ SETTINGS = [
         "give a table",
     ),
     from_toml("number as loss", "loss = 3", "loss is 3", "give its name"),
+    from_toml("number as init", "init = 3", "init is 3", "path of a run or model file"),
     from_toml("unknown preset in a file", "preset = 3", "preset 3 is unknown", "authors, paper"),
     bad("unknown command", "trian", "'trian'", "--help"),
     bad("unknown flag", TRAIN + "--ruonds 3", "--ruonds", "see --help"),
@@ -314,9 +327,8 @@ SETTINGS = [
     bad("flag of another type", TRAIN + "--penalty abc", "--penalty", "'abc'", "see --help"),
     bad("fraction for a count", TRAIN + "--local-steps 1.5", "1.5", "see --help"),
     bad("stray argument", TRAIN + "stray", "stray", "see --help"),
-    bad("missing argument", "adapt", "odel", "see --help")
-    if False
-    else bad("no assignment", TRAIN + "--set foo", "'foo' is not an assignment", "write KEY=VALUE"),
+    bad("missing argument", "adapt", "RUN", "see --help"),
+    bad("no assignment", TRAIN + "--set foo", "'foo' is not an assignment", "write KEY=VALUE"),
     bad("unknown key by --set", TRAIN + "--set training.rouds=3", "'rouds'", "mean 'rounds'"),
     bad(
         "value and table at once",
@@ -342,7 +354,7 @@ SETTINGS = [
     bad("ρ = NaN", TRAIN + "--penalty nan", "penalty ρ is nan", "greater than 0"),
     bad("negative α", TRAIN + "--inner-step-size -0.1", "step_size is -0.1", "greater than 0"),
     bad("α = infinity", TRAIN + "--inner-step-size inf", "step_size is inf", "greater than 0"),
-    bad("no local steps", TRAIN + "--local-steps 0", "local_steps is 0", "whole number ≥ 1"),
+    bad("no local steps", TRAIN + "--local-steps 0", "local_steps is 0", "whole number"),
     bad("negative rounds", TRAIN + "--rounds -1", "rounds is -1", "at least 0"),
     bad("negative seed", TRAIN + "--seed -1", "seed is -1", "whole number from 0"),
     bad("huge seed", TRAIN + "--seed 99999999999999999999", "seed is 9999", "2⁶³"),
@@ -393,6 +405,32 @@ PRIORS = [
     bad("λ = NaN", TRAIN + "--prior run --prior-strength nan", "strength is nan", "at least 0"),
 ]
 
+INITS = [
+    bad("no initial model", TRAIN + "--init no", "there is no no", "check the path"),
+    bad("unnamed initial model", TRAIN + "--init ''", "init is ''", "path of a run or model file"),
+    bad(
+        "initial model of other shapes",
+        TRAIN + "--init other",
+        "initial model is of another model: tensor '1.weight'",
+        "same model",
+    ),
+    bad(
+        "initial model of other tensors",
+        TRAIN + "--init plain.safetensors",
+        "tensor '1.weight' is absent",
+        "same model",
+        prepare=plain_state_dict,
+    ),
+    bad("table as initial model", TRAIN + "--init data.csv", "not a safetensors", "restore it"),
+    bad(
+        "initial model of an unfinished run",
+        TRAIN + "--init run",
+        "has no model.safetensors",
+        "--resume",
+        prepare=remove("run/model.safetensors"),
+    ),
+]
+
 OWN = [
     bad("no model file", TRAIN + "--model no.py:f", "no.py does not exist", "check the path"),
     bad("no such model", TRAIN + "--model own.py:no", "has no 'no'", "name the model it defines"),
@@ -435,6 +473,7 @@ RESUMING = [
     bad("resume nothing", "train --resume no", "no run folder no", "check the path"),
     bad("resume a file", "train --resume data.csv", "no run folder data.csv", "check the path"),
     bad("resume no run", "train --resume .", "holds no run", "name the folder that --out made"),
+    bad("resume from elsewhere", RESUME + "--init run", "other weights", "it was started with"),
     bad("resume and out", RESUME + "--out new", "--out and --resume", "stays where it is"),
     bad("resume with another ρ", RESUME + "--penalty 9", "penalty was 0.3", "only rounds"),
     bad("resume with another model", RESUME + "--model mlp", "was 'linear'", "only rounds"),
@@ -627,10 +666,23 @@ AFTERWARDS = [
         "model that names code",
         "adapt run --data mine.csv",
         "network of your own (evil.py:make)",
-        "adapt --network",
+        "--model",
         files={"evil.py": "raise SystemExit('it was imported')\n"},
         prepare=model_file(lambda _, facts: facts["network"].update(name="evil.py:make")),
     ),
+    bad(
+        "model that names a loss",
+        "evaluate run",
+        "loss of your own (evil.py:loss)",
+        "--loss",
+        files={"evil.py": "raise SystemExit('it was imported')\n"},
+        prepare=model_file(lambda _, facts: facts.update(loss="evil.py:loss")),
+    ),
+    bad("another network", "adapt run -d mine.csv --model own.py:wide", "'weight'", "same model"),
+    bad("another built-in", "evaluate run --model mlp", "'1.weight'", "same model"),
+    bad("broken loss again", "evaluate run --loss own.py:broken_loss", "oops", "fits the task"),
+    bad("mean loss again", "adapt run -d mine.csv --loss own.py:mean_loss", "()", "one number per"),
+    bad("loss of other tasks", "evaluate run --loss squared-error", "does not fit", '"auto"'),
     bad(
         "resume of a run that names code",
         RESUME,
@@ -655,8 +707,7 @@ AFTERWARDS = [
     bad(
         "other features",
         "evaluate run --data bad.csv",
-        "other classes or shapes",
-        "data like its own",
+        "height",
         files={
             "bad.csv": "width,label,device\n"
             + "".join(f"{i},{'abc'[i % 3]},d{i // 6}\n" for i in range(24))
@@ -673,7 +724,52 @@ AFTERWARDS = [
         "lower the inner step size",
         code=3,
     ),
-    bad("no targets", "evaluate run --set data.target_share=0", "no target nodes", "target_share"),
+    bad(
+        "no targets",
+        "evaluate run --data more.csv --set data.target_share=0",
+        "no target nodes",
+        "target_share",
+        prepare=copy("data.csv", "more.csv"),
+    ),
+    bad("own data anew", "evaluate run --data ./data.csv", "trained on", "or name other data"),
+    bad("own nodes anew", "evaluate run --seed 4", "of data.csv anew", "leave out --data, --seed"),
+    bad("own splits anew", "evaluate run --set data.support_share=0.2", "anew", "leave out"),
+    bad("other nodes by file", "evaluate run -c a.toml", "anew", "leave out", files=OTHER_SEED),
+    bad(
+        "evaluate with changed data",
+        "evaluate run",
+        "data of run run have changed, or it was started from Python",
+        "put them back",
+        prepare=other_sample,
+    ),
+    bad(
+        "adapt with changed data",
+        "adapt run --target device-0",
+        "data of run run have changed, or it was started from Python",
+        "put them back",
+        prepare=other_sample,
+    ),
+    bad(
+        "evaluate without its data",
+        "evaluate run",
+        "data of run run cannot be read again (there is no file or folder data.csv)",
+        "put them back",
+        prepare=remove("data.csv"),
+    ),
+    bad(
+        "evaluate data of Python's own",
+        "evaluate run",
+        "cannot be read again (there is no data set 'own data')",
+        "open the run from Python",
+        prepare=edit("run/settings.json", data_of_its_own),
+    ),
+    bad(
+        "evaluate incomplete settings",
+        "evaluate run",
+        "settings.json is damaged",
+        "restore the file",
+        prepare=edit("run/settings.json", without_training),
+    ),
     bad("out is a folder", "evaluate run --out other", "Is a directory", "--out"),
     bad("out below a file again", "data -d digits -o own.py/x", "cannot write own.py/x", "--out"),
     bad("out is a pipe", "data -d digits -o pipe", "pipe is a device", "ordinary", prepare=pipe),
@@ -703,8 +799,7 @@ AFTERWARDS = [
     bad(
         "other feature count",
         "adapt run --data bad.csv",
-        "samples have shape (1,), the model takes (2,)",
-        "like those it was trained on",
+        "height",
         files={"bad.csv": "width,label\n1,a\n2,b\n"},
     ),
     bad("negative adaptation", "adapt run --data mine.csv --steps -1", "steps is -1", "at least 0"),
@@ -718,6 +813,12 @@ SEVERAL = [
     bad("compare unknown", COMPARE + "fedvag", "'fedvag' is unknown", "did you mean 'fedavg'"),
     bad("colon alone", COMPARE + "fedavg:5", "no setting after its colon", "NAME:KEY=VALUE"),
     bad("unknown own setting", COMPARE + "fedavg:local_step=5", "'local_step'", "'local_steps'"),
+    bad(
+        "a prior for nobody",
+        COMPARE + "fedavg reptile --out new --set prior.model=run --set prior.strength=1",
+        "none of the algorithms takes one",
+        "compare admm-fedmeta too",
+    ),
     bad("nobody to compare on", COMPARE + "--set data.target_share=0", "no target", "target_share"),
     bad("compare into a run", COMPARE + "fedavg --out run", "run holds runs", "another --out"),
     bad(
@@ -766,7 +867,7 @@ SEVERAL = [
     ),
 ]
 
-ALL = [*FILES, *PARTITIONS, *SETTINGS, *PRIORS, *OWN, *RESUMING, *AFTERWARDS, *SEVERAL]
+ALL = [*FILES, *PARTITIONS, *SETTINGS, *PRIORS, *INITS, *OWN, *RESUMING, *AFTERWARDS, *SEVERAL]
 
 
 def check_nothing_lost(
@@ -817,11 +918,12 @@ def test_divergence_keeps_the_newest_checkpoint(playground: Path) -> None:
     outcome = call(f"{line} --inner-step-size 30")
     assert outcome.code == 3
     assert "training diverged in round" in outcome.complaint
-    assert "is kept in new/checkpoints" in outcome.complaint
-    assert outcome.complaint.endswith("or lower the inner step size")
+    assert "raise the penalty" in outcome.complaint
     diverged_in = int(outcome.complaint.split("in round ")[1].split(":")[0])
-    kept = sorted(path.name for path in (playground / "new/checkpoints").iterdir())
-    assert kept[-1] == f"round-{diverged_in - 1:06d}"
+    newest = f"new/checkpoints/round-{diverged_in - 1:06d}"
+    assert sorted((playground / "new/checkpoints").iterdir())[-1] == playground / newest
+    assert outcome.complaint.endswith(f"--init {newest}")
+    assert call(f"{TRAIN} --model mlp --init {newest} --penalty 9 --out next").code == 0
     assert json.loads((playground / "new/summary.json").read_text())["status"] == "diverged"
     assert len((playground / "new/metrics.jsonl").read_text().splitlines()) == diverged_in - 1
 
@@ -865,7 +967,7 @@ def test_disk_that_refuses(
     assert f"({words})" in outcome.complaint
     assert "--out" in outcome.complaint
     check_nothing_lost(before, snapshot(playground), ("new/",))
-    assert not list(playground.rglob(".*"))
+    assert not list(playground.rglob(".*.tmp"))
     monkeypatch.setattr(storage, "_write_synced", real)
     again = "train --resume new" if (playground / "new/settings.json").exists() else TRAIN
     assert call(again).code == 0  # and with room again, on it goes
@@ -902,7 +1004,8 @@ def test_interruption(playground: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for shell in SHELLS:
         outcome = call(TRAIN, shell)
         assert outcome.code == 130
-        assert "--resume" in outcome.complaint
+        expected = "interrupted: a training run can be continued with fedmeta train --resume RUN"
+        assert outcome.complaint == expected
 
 
 # As programs of their own: what only the operating system can do.

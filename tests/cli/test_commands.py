@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 
 from cli.calling import COMMANDS, SHELLS, call, snapshot, succeed
 from fedmeta import MetaModel
@@ -47,6 +48,13 @@ def test_help_names_every_command(shell: str) -> None:
 
 
 @shells
+def test_alone_it_prints_help(shell: str) -> None:
+    outcome = call("", shell)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == succeed("--help", shell)
+
+
+@shells
 def test_version(shell: str) -> None:
     text = succeed("--version", shell)
     assert all(word in text for word in ("fedmeta ", "python ", "torch ", "numpy "))
@@ -58,6 +66,7 @@ def test_train_leaves_a_run(shell: str, playground: Path) -> None:
     assert "finished after 2 rounds" in text
     assert "report   new/report.html" in text
     assert {path.name for path in Path("new").iterdir()} == {
+        ".lock",
         "settings.json",
         "federation.json",
         "metrics.jsonl",
@@ -124,6 +133,9 @@ def test_evaluate_with_other_steps_and_data(playground: Path) -> None:
     assert len(found["targets"]) == 2  # a fifth of twelve
     succeed("evaluate run --steps 3 --out own.json")
     assert found["target_metric"]["3"] != read("own.json")["target_metric"]["3"]
+    succeed("evaluate run --data more.csv --steps 0,3 --seed 1 --out again.json")
+    nodes = [[row["name"] for row in each["targets"]] for each in (found, read("again.json"))]
+    assert nodes[0] != nodes[1]
 
 
 def test_evaluate_on_another_device_as_advised(playground: Path) -> None:
@@ -161,6 +173,24 @@ def test_adapt_to_a_node_of_the_run(playground: Path) -> None:
     for steps, name in (("0", "before"), ("5", "after 5 steps")):
         row = next(line for line in text.splitlines() if name in line)
         assert f"{100 * target['metric'][steps]:.1f} %" in row
+
+
+def test_adapting_to_a_source_is_told_of(playground: Path) -> None:
+    nodes = read("run/federation.json")["nodes"]
+    for node in nodes:
+        text = succeed(f"adapt run --target {node['name']}")
+        warned = f"warning: the model was trained on {node['name']}" in text
+        assert warned == (node["role"] == "source")
+
+
+def test_adapt_reads_columns_by_name(playground: Path) -> None:
+    succeed("adapt run --data mine.csv --out plain.safetensors")
+    rows = [line.split(",") for line in Path("mine.csv").read_text().split()[1:]]
+    lines = ["user,label,height,width", *(f"me,{c},{b},{a}" for a, b, c in rows)]
+    Path("mine.csv").write_text("\n".join(lines) + "\n")
+    succeed("adapt run --data mine.csv --out permuted.safetensors")
+    plain, permuted = (MetaModel.load(f"{n}.safetensors").theta for n in ("plain", "permuted"))
+    assert all(leaf.equal(permuted[name]) for name, leaf in plain.items())
 
 
 def test_adapt_by_regression(playground: Path) -> None:
@@ -228,6 +258,23 @@ def test_compare_by_rounds(shell: str, playground: Path) -> None:
     ]
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == 3
+
+
+def test_runs_of_a_comparison_are_runs(playground: Path) -> None:
+    """They can be evaluated, adapted and gone on with like any other."""
+    prior = "--set prior.model=run --set prior.strength=0.1"
+    line = f"compare admm-fedmeta fedavg:local_steps=2 {DATA} {prior} --rounds 2 --seeds 2"
+    succeed(f"{line} --out both")
+    for row in read("both/comparison.json")["rows"]:
+        folder = f"both/{row['runs'][1]}"  # of seed 1
+        summary = read(f"{folder}/summary.json")
+        succeed(f"evaluate {folder} --out found.json")
+        assert read("found.json")["target_metric"] == summary["target_metric"]
+        target = summary["targets"][0]
+        text = succeed(f"adapt {folder} --target {target['name']}")
+        assert f"{100 * target['metric']['1']:.1f} %" in text
+        succeed(f"train --resume {folder} --rounds 3")
+        assert len(RunFolder(Path(folder)).history()) == 3
 
 
 def test_compare_by_gradients(playground: Path) -> None:
@@ -326,6 +373,51 @@ def test_own_code_by_name(playground: Path) -> None:
     succeed(f"train --resume mine --rounds 3 {own}")
 
 
+@shells
+def test_own_code_is_named_again_the_same_way(shell: str, playground: Path) -> None:
+    own = "--model own.py:good --loss own.py:loss"
+    succeed(f"train {DATA} {own} --algorithm own.py:Own --rounds 2 --out mine", shell)
+    summary = read("mine/summary.json")
+    for line in ("evaluate mine", f"adapt mine --target {summary['targets'][0]['name']}"):
+        assert "--model" in call(line, shell).complaint
+        assert "--loss" in call(f"{line} --model own.py:good", shell).complaint
+    succeed(f"evaluate mine {own} --out found.json", shell)  # the algorithm does not matter
+    assert read("found.json")["target_metric"] == summary["target_metric"]
+    succeed(f"adapt mine --data mine.csv {own} --out adapted.safetensors", shell)
+    succeed(f"adapt adapted.safetensors --data mine.csv {own}", shell)
+    assert "--algorithm own.py:Own" in call(f"train --resume mine -r 3 {own}", shell).complaint
+    succeed(f"train --resume mine --rounds 3 {own} --algorithm own.py:Own", shell)
+
+
+def test_own_code_in_double_precision(playground: Path) -> None:
+    succeed(f"train {DATA} --model own.py:good --dtype float64 --rounds 2 --out mine")
+    succeed("evaluate mine --model own.py:good --loss cross-entropy --out found.json")
+    assert read("found.json")["target_metric"] == read("mine/summary.json")["target_metric"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "run",
+        "run/model.safetensors",
+        "run/checkpoints/round-000003",
+        "run/checkpoints/round-000003/state.safetensors",
+        "plain.safetensors",
+    ],
+)
+def test_training_starts_where_it_is_told_to(source: str, playground: Path) -> None:
+    before = MetaModel.load("run").theta
+    safetensors.torch.save_file(before, "plain.safetensors")
+    succeed(f"train {DATA} --rounds 0 --init {source} --out start")
+    after = MetaModel.load("start").theta
+    assert all(leaf.equal(after[name]) for name, leaf in before.items())
+    Path("my.toml").write_text(f"init = '{source}'\n")
+    succeed(f"train {DATA} --config my.toml --rounds 1 --out next")
+    succeed("train --resume start --rounds 1")
+    histories = [RunFolder(Path(name)).history() for name in ("start", "next")]
+    assert histories[0][0]["meta_loss"] == histories[1][0]["meta_loss"]
+
+
 # Settings: default < preset < file < flag < --set
 
 
@@ -389,3 +481,32 @@ def test_a_comparison_gives_the_prior_to_those_that_take_one(playground: Path) -
         leaf.allclose(before[name], atol=1e-4)
         for name, leaf in MetaModel.load(f"tied/{free}").theta.items()
     )
+
+
+def test_adapt_to_classes_that_are_numbers_but_not_from_zero(playground: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(1, 4, 240)
+    x = rng.normal(size=(240, 3)) + 4 * np.eye(3)[y - 1]
+    lines = [
+        f"{a},{b},{c},{label},u{i // 12}"
+        for i, ((a, b, c), label) in enumerate(zip(x, y, strict=True))
+    ]
+    Path("fleet.csv").write_text("\n".join(["a,b,c,label,user", *lines]))
+    Path("mine.csv").write_text(
+        "\n".join(
+            [
+                "user,c,label,a,b",
+                *(
+                    f"me,{c},{label},{a},{b}"
+                    for (a, b, c), label in zip(x[:40], y[:40], strict=True)
+                ),
+            ]
+        )
+    )
+    succeed("train --data fleet.csv --node user --rounds 20 --out fleet")
+    text = succeed("adapt fleet --data mine.csv --steps 20 --out mine.safetensors")
+    assert "after 20 steps" in text
+    adapted = MetaModel.load("mine.safetensors")
+    assert adapted.task.class_names == ("1", "2", "3")
+    right = [name == str(label) for name, label in zip(adapted.classify(x), y, strict=True)]
+    assert np.mean(right) > 0.9

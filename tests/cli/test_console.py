@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from cli.calling import call, succeed
+from cli.calling import succeed
 from fedmeta.cli import console
 
 
@@ -49,11 +49,6 @@ def test_plain_progress_ends_with_the_last_round(capsys: pytest.CaptureFixture[s
     for number in (1, 2):
         progress.on_round({"round": number, "local_loss": 1.5})
     assert capsys.readouterr().err.splitlines()[-1] == "fedavg: round 2/2  loss 1.5"
-
-
-def test_no_arguments_show_the_help() -> None:
-    assert "Usage: fedmeta" in succeed([])
-    assert call([], "plain").complaint.endswith("see --help")
 
 
 def test_report_may_be_shown(playground: Path, monkeypatch: pytest.MonkeyPatch) -> None:

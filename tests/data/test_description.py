@@ -16,6 +16,7 @@ def test_counts_by_hand():
         "name": "d",
         "task": {"kind": "classification", "outputs": 2, "class_names": ["no", "yes"]},
         "input_shape": [1, 8, 8],
+        "features": [],
         "counts": {"nodes": 2, "sources": 1, "targets": 1, "samples": 5},
         "notes": ["n"],
         "nodes": [
@@ -39,5 +40,7 @@ def test_json_can_hold_it():
 
 def test_classes_without_names_are_numbered():
     node = Node("a", "source", np.array([0]), np.array([1]))
-    data = Federation(np.zeros((2, 1)), np.array([0, 1]), Task("classification", 2), [node])
+    task = Task("classification", 2)
+    data = Federation(np.zeros((2, 1)), np.array([0, 1]), task, [node], features=("f",))
+    assert describe(data)["features"] == ["f"]
     assert describe(data)["nodes"][0]["classes"] == {"0": 1, "1": 1}

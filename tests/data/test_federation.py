@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,6 +39,14 @@ def build(*sets, inputs=None, labels=None, names=None):
 def test_what_would_fail_later_fails_now(sets, more, message):
     with pytest.raises(DataError, match=re.escape(message)):
         build(*sets, **more)
+
+
+def test_features_are_one_per_column():
+    data = build(([0], [1]))
+    assert data.features == ()
+    assert replace(data, features=("a", "b")).with_nodes(data.nodes).features == ("a", "b")
+    with pytest.raises(DataError, match=r"3 feature names for inputs of shape \(2,\)"):
+        replace(data, features=("a", "b", "c"))
 
 
 def test_unused_samples_may_be_anything():

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedmeta.data import DataSettings, deal_out, federate, load
+from fedmeta.data import DataSettings, deal_out, federate, load, read
 from fedmeta.errors import DataError, SettingError
 
 from .conftest import pool_of
@@ -62,6 +62,43 @@ def test_federate_takes_tensors_and_arrays():
     assert (values.task.kind, values.task.outputs) == ("regression", 2)
     with pytest.raises(SettingError, match="federate takes no 'label'"):
         federate(x, y, label="z")
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e5m2, torch.float16])
+def test_federate_takes_tensors_that_numpy_lacks(kind):
+    x, y = torch.arange(16.0).reshape(8, 2).to(kind), torch.arange(8) % 2
+    data = federate(x, y.to(kind), node=(torch.arange(8) // 4).to(kind))
+    assert data.inputs.dtype == np.float32
+    assert (data.inputs == x.float().numpy()).all()
+    assert [node.name for node in data.nodes] == ["0", "1"]
+
+
+def test_federate_takes_objects():
+    owners = np.array(["u"] * 4 + ["v"] * 4, dtype=object)
+    data = federate(np.zeros((8, 2)), np.array([3, 4] * 4, dtype=object), node=owners)
+    assert data.task.class_names == ("3", "4")
+    assert [node.name for node in data.nodes] == ["u", "v"]
+    with pytest.raises(DataError, match="labels of own data are objects of type int, str"):
+        federate(np.zeros((2, 2)), np.array([3, "a"], dtype=object))
+
+
+@pytest.mark.parametrize("partition", ["random-classes", "episodes"])
+def test_feature_names_go_along(tmp_path, partition):
+    path = tmp_path / "a.csv"
+    path.write_text("f,g,label\n" + "1,2,a\n2,1,b\n" * 40)
+    settings = DataSettings(str(path), partition=partition, nodes=4, samples=(4, 6))
+    data = load(settings, 0)
+    assert data.features == ("f", "g")
+    assert data.hold_out(0.5, 0).features == ("f", "g")
+    some = deal_out(read(settings, 0, ["g"]), settings, 0)
+    assert (some.features, some.inputs.shape) == (("g",), (80, 1))
+
+
+def test_only_tables_have_feature_names(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2)
+    for name in ("digits", "sinusoid", str(tmp_path / "a.npz")):
+        pool = read(DataSettings(name, nodes=2), 0, features=["a"])
+        assert pool.features == ()
 
 
 def test_named_targets():

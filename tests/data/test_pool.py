@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from fedmeta.data.pool import Pool, pool_from
+from fedmeta.data.pool import Pool, normalised_inputs, pool_from
 from fedmeta.errors import DataError
 
 
@@ -38,6 +38,58 @@ def test_channels_are_moved_not_reshaped():
 def test_other_numbers_become_float32_of_the_same_shape(kind):
     pool = classes(np.ones((2, 6, 4, 3), kind), [0, 1])
     assert (pool.inputs.dtype, pool.inputs.shape) == (np.float32, (2, 6, 4, 3))
+
+
+def test_normalised_inputs_may_be_empty():
+    assert normalised_inputs(np.zeros((0, 8, 9, 3), np.uint8)).shape == (0, 3, 8, 9)
+    assert normalised_inputs(np.zeros((0, 4))).dtype == np.float32
+
+
+def objects(values):
+    return np.array(values, dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["b", "a"], ("a", "b")),
+        ([np.str_("b"), b"a".decode()], ("a", "b")),
+        ([b"b", b"a"], ("a", "b")),
+        ([10, np.int8(9)], ("9", "10")),
+        ([2**62 + 1, 2**62], (str(2**62), str(2**62 + 1))),
+        ([10.0, 9], ("9", "10")),
+        ([True, np.False_], ("False", "True")),
+    ],
+)
+def test_objects_of_one_kind_are_converted(labels, names):
+    pool = classes(objects([[1, 2.5], [3, 4]]), objects(labels), owners=objects(labels))
+    assert pool.inputs.tolist() == [[1, 2.5], [3, 4]]
+    assert (pool.labels.tolist(), pool.class_names) == ([1, 0], names)
+    assert pool.owners.dtype.kind in "biU"
+
+
+@pytest.mark.parametrize(
+    ("values", "types"),
+    [
+        ([1, "a"], "int, str"),
+        ([True, 2], "bool, int"),
+        ([None, "a"], "NoneType, str"),
+        ([2**70, 1], "int"),
+        ([{}, {}], "dict"),
+    ],
+)
+def test_objects_of_other_kinds_are_told(values, types):
+    found = f"of p are objects of type {types}: give only texts, only numbers"
+    with pytest.raises(DataError, match=f"labels {found}"):
+        classes(np.zeros((2, 1)), objects(values))
+    with pytest.raises(DataError, match=f"node values {found}"):
+        classes(np.zeros((2, 1)), [0, 1], owners=objects(values))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, object])
+def test_whole_floats_name_nodes(kind):
+    owners = classes(np.zeros((2, 1)), [0, 1], owners=np.array([7.0, 12.0], kind)).owners
+    assert (owners.tolist(), owners.dtype) == ([7, 12], np.int64)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +142,10 @@ def test_only_keeps_owners_in_step():
         (np.zeros((2, 2)), [0], {}, "p has 2 inputs but 1 labels"),
         (np.zeros((2, 2)), 3, {}, "p has 2 inputs but one labels"),
         (np.zeros((2, 2)), [0, 1], {"owners": np.zeros(3, int)}, "2 inputs but 3 node values"),
-        (np.zeros((2, 2)), [0, 1], {"owners": np.zeros(2)}, "of type float64"),
+        (np.zeros((2, 2)), [0, 1], {"owners": np.array([1, 0.5])}, "node value 0.5 of sample 1"),
+        (np.zeros((2, 2)), [0, 1], {"owners": np.array([1, 1e17])}, "node value 1e+17 of sample 1"),
+        (np.zeros((2, 2)), [0, 1], {"owners": np.array([np.inf, 1])}, "node value inf of sample 0"),
+        (np.zeros((2, 2)), [0, 1], {"owners": np.array([1j, 1])}, "of type complex128"),
         (np.array([["a"], ["b"]]), [0, 1], {}, "inputs of p are of type <U1"),
         (np.zeros(2), [0, 1], {}, "one axis"),
         (np.zeros((2, 7, 8, 9), np.uint8), [0, 1], {}, "shape (7, 8, 9)"),

@@ -54,6 +54,20 @@ def test_per_channel_of_plain_features_is_per_feature():
     assert (a.mean == b.mean).all()
 
 
+@pytest.mark.parametrize(
+    ("more", "deviations"),
+    [({}, [12.75, 127.5]), ({"floor": 0.1}, [25.5, 127.5]), ({"floor": 0}, [1.5, 127.5])],
+)
+@pytest.mark.parametrize("over", ["sources", "pool"])
+def test_only_bytes_have_a_floor(more, deviations, over):
+    inputs = np.array([[0, 0], [3, 255]] * 2, np.uint8)
+    assert fit_scaling(federation(inputs), "per-feature", over, **more).deviation.tolist() == (
+        deviations
+    )
+    floats = federation(inputs.astype(np.float32))
+    assert fit_scaling(floats, "per-feature", over, **more).deviation.tolist() == [1.5, 127.5]
+
+
 def test_none_only_divides_bytes():
     images = np.full((4, 1, 2, 2), 255, np.uint8)
     assert fit_scaling(federation(images), "none").apply(images, torch.float32).max() == 1

@@ -19,6 +19,11 @@ def test_lists_from_toml_become_tuples():
         settings.nodes = 3
 
 
+def test_scaling_floor_may_be_both_ends():
+    assert [DataSettings(scaling_floor=v).scaling_floor for v in (0, 1)] == [0, 1]
+    assert DataSettings().scaling_floor == 0.05
+
+
 @pytest.mark.parametrize(
     ("fields", "partition", "task"),
     [
@@ -63,6 +68,9 @@ def test_resolved_fills_in_partition_and_task(fields, partition, task):
         ({"support_share": 1.0}, "support_share is 1.0: give a number between 0 and 1"),
         ({"target_share": 1.0}, "target_share is 1.0: give a number from 0 to below 1"),
         ({"target_share": -0.1}, "target_share is -0.1"),
+        ({"scaling_floor": -0.1}, "scaling_floor is -0.1: give a number from 0 to 1"),
+        ({"scaling_floor": 12.75}, "scaling_floor is 12.75"),
+        ({"scaling_floor": True}, "scaling_floor is True"),
         ({"targets": "node-001"}, "targets is 'node-001'"),
         ({"targets": [1]}, "targets is [1]"),
         ({"node": "user"}, "the built-in 'digits' has no columns"),

@@ -51,6 +51,50 @@ def test_numbers_as_classes_sort_as_numbers(tmp_path, labels):
     assert (pool.labels.tolist(), pool.class_names) == ([1, 0, 1], ("9", "10"))
 
 
+@pytest.mark.parametrize(
+    ("labels", "numbers", "names"),
+    [
+        (["01", "1", "1"], [0, 1, 1], ("01", "1")),
+        (["01", "02", "01"], [0, 1, 0], ("01", "02")),
+        (["1.0", "1", "2"], [1, 0, 2], ("1", "1.0", "2")),
+        (["-3", "0", "-12"], [1, 2, 0], ("-12", "-3", "0")),
+        (["10", "9.0", "10"], [1, 0, 1], ("9", "10")),
+        ([" 10", "9 ", "10"], [1, 0, 1], ("9", "10")),
+        (["1e3", "2", "+1"], [1, 2, 0], ("+1", "1e3", "2")),
+        (
+            ["9007199254740993", "9007199254740992", "7"],
+            [2, 1, 0],
+            ("7", "9007199254740992", "9007199254740993"),
+        ),
+        ([f"1{'0' * 30}1", f"1{'0' * 30}2", "7"], [0, 1, 2], None),
+    ],
+)
+def test_different_labels_stay_different_classes(tmp_path, labels, numbers, names):
+    text = "x,label\n" + "".join(f"0,{label}\n" for label in labels)
+    pool = read_table(csv(tmp_path, text))
+    assert (pool.labels.tolist(), pool.class_names) == (numbers, names or tuple(labels))
+
+
+def test_all_columns_are_features_unless_they_are_named(tmp_path):
+    path = csv(tmp_path, "a,label,user,b\n1,yes,u1,0.5\n2,no,u2,1e3\n")
+    assert read_table(path, node="user").features == ("a", "b")
+    pool = read_table(path, features=["b", "a"])  # the texts of user are not in the way
+    assert (pool.features, pool.owners) == (("b", "a"), None)
+    assert pool.inputs.tolist() == [[0.5, 1], [1000, 2]]
+    assert read_table(path, node="user", features=()).features == ("a", "b")
+    with pytest.raises(DataError) as error:
+        read_table(path, features=["a", "bb"])
+    assert "has no feature column 'bb': did you mean 'b'? known: a, b, label, user" in str(
+        error.value
+    )
+
+
+def test_named_features_of_parquet(tmp_path):
+    path = parquet(tmp_path, when=[datetime.date(2021, 1, 1)] * 2, b=[1, 2], label=[0, 1], a=[3, 4])
+    pool = read_table(path, features=("a", "b"))
+    assert (pool.features, pool.inputs.tolist()) == (("a", "b"), [[3, 1], [4, 2]])
+
+
 def test_regression(tmp_path):
     pool = read_table(csv(tmp_path, "x,label\n1,0.5\n2,2\n"), task="regression")
     assert pool.labels.tolist() == [[0.5], [2.0]]
@@ -69,7 +113,10 @@ def test_regression(tmp_path):
         ("a,label\n1,x\n,x\n", "no value in column 'a', row 2"),
         ("a,label\n1,x\nnan,x\n", "column 'a', row 2 is 'nan', not a finite number"),
         ("a,label\n1,x\n2,\n", "no value in column 'label', row 2"),
+        ("a,label\n1,x\n2,  \n", "no value in column 'label', row 2"),
         ("a,label\n1,0.5\n2,1\n", "use task = 'regression'"),
+        ("a,label\n1,0\n2,nan\n", "label nan of sample 1 of t is not a class"),
+        ("a,label\n1,0\n2,inf\n", "label inf of sample 1 of t is not a class"),
     ],
 )
 def test_damage_in_csv_is_told(tmp_path, text, message):

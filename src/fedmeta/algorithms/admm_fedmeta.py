@@ -20,7 +20,7 @@ from fedmeta.algorithms.base import (
 )
 from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.data.packing import NodeData
-from fedmeta.errors import SettingError, require, require_choice, require_positive
+from fedmeta.errors import SettingError, require, require_choice, require_positive, require_whole
 from fedmeta.objective import Facts, Objective, Passes, meta_gradient
 from fedmeta.regularizers import SquaredEuclidean
 from fedmeta.tree import Tree
@@ -79,7 +79,7 @@ class ADMMFedMeta(MetaLearner):
         for node, rho in rhos.items():
             require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
         require_choice("penalty_unit", self.penalty_unit, ("node", "weight"))
-        require(self.local_steps >= 1, "local_steps", self.local_steps, "a whole number ≥ 1")
+        require_whole("local_steps", self.local_steps, 1)
         if self.local_step_size is not None:
             require_positive("local_step_size", self.local_step_size)
         require_choice("platform", self.platform, ("linearised", "proximal"))
@@ -107,13 +107,15 @@ class ADMMFedMeta(MetaLearner):
         return rho * weights if self.penalty_unit == "weight" else rho
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
-        """θ¹, Σy⁰ = 0 and, for the rule "stale", U⁰ = Σρ_iθ¹."""
+        """θ¹ and what is known of the nodes: U⁰ = Σρ_iθ¹ for the rule "stale", else Σy⁰.
+
+        Σy⁰ is taken as 0; where y⁰ is drawn, the error this leaves halves with every round.
+        """
         if self.prior is not None:
             self.prior.fitted(theta)
-        memory = {"duals": tree.zeros_like(theta)}
         if self.rule == "stale":
-            memory["uploads"] = tree.scale(fleet.penalty, theta)
-        return PlatformState(theta, memory)
+            return PlatformState(theta, {"uploads": tree.scale(fleet.penalty, theta)})
+        return PlatformState(theta, {"duals": tree.zeros_like(theta)})
 
     def init_node(self, theta: Tree, facts: Facts) -> NodeState:
         """y⁰ and, for the rule "stale", what the platform assumes was sent: u⁰ = ρθ¹."""
@@ -164,28 +166,30 @@ class ADMMFedMeta(MetaLearner):
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
         """θ⁺ from Σv_i (or from U), and the residuals that the sums give for free."""
-        theta, memory, everyone = state.theta, dict(state.memory), fleet.penalty
+        theta, everyone = state.theta, fleet.penalty
+        prior = None if self.prior is None else self.prior.fitted(theta)
+        pull = tree.zeros_like(theta) if prior is None else prior.gradient(theta)
+        metrics: Metrics = {}
         if self.rule == "stale":
-            memory["uploads"] = tree.add(memory["uploads"], total.update)
-            v = tree.combine(1.0, memory["uploads"], -everyone, theta)
-            free, share = tree.scale(1 / everyone, memory["uploads"]), torch.ones_like(everyone)
+            uploads = tree.add(state.memory["uploads"], total.update)
+            memory = {"uploads": uploads}
+            free = tree.scale(1 / everyone, uploads)
+            v = tree.combine(1.0, uploads, -everyone, theta)
         else:
-            v = total.update
-            free, share = tree.add(theta, mean_update(total)), total.weight / everyone
-        # Σy = (Σv + Σy⁻)/2 over those counted; their part of Σy⁻ is taken in proportion to Σρ,
-        # which is exact when everyone was.
-        memory["duals"] = tree.combine(1 - share / 2, memory["duals"], 0.5, v)
-        pull = tree.zeros_like(theta)
-        if self.prior is None or self.prior.strength == 0:  # λ = 0 is no prior, bit for bit
+            step = mean_update(total)
+            free = tree.add(theta, step)
+            v = tree.scale(everyone, step)  # as if everyone agreed with those that were counted
+            # Σy = (Σv + Σy⁻)/2 over those counted; their part of Σy⁻ is taken in proportion to
+            # Σρ, which is exact when everyone was.
+            half = total.weight / everyone / 2
+            memory = {"duals": tree.combine(1 - half, state.memory["duals"], 0.5, total.update)}
+            gradient = tree.subtract(pull, memory["duals"])
+            metrics["gradient_norm"] = tree.squared_norm(gradient).sqrt()
+        metrics["dual_residual"] = tree.squared_norm(tree.subtract(pull, v)).sqrt()
+        if prior is None or prior.strength == 0:  # λ = 0 is no prior, bit for bit
             updated = free
+        elif self.platform == "proximal":
+            updated = prior.proximal(free, everyone)
         else:
-            prior = self.prior.fitted(theta)
-            pull = prior.gradient(theta)
-            if self.platform == "proximal":
-                updated = prior.proximal(free, everyone)
-            else:
-                updated = tree.combine(1.0, free, -1 / everyone, pull)
-        return PlatformState(updated, memory), {
-            "dual_residual": tree.squared_norm(tree.subtract(pull, v)).sqrt(),
-            "gradient_norm": tree.squared_norm(tree.subtract(pull, memory["duals"])).sqrt(),
-        }
+            updated = tree.combine(1.0, free, -1 / everyone, pull)
+        return PlatformState(updated, memory), metrics

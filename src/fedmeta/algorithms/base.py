@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from fedmeta import tree
@@ -106,7 +107,10 @@ class Algorithm(Protocol):
     def platform_step(
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
-        """What the platform does with the sum; the metrics are numbers to log."""
+        """What the platform does with the sum; the metrics are numbers to log.
+
+        It is called in every round: where no upload arrived the sum and its weight are zero.
+        """
         return average_step(state, total, 1.0)
 
     def adaptation(self, state: PlatformState) -> Adaptation:
@@ -115,13 +119,18 @@ class Algorithm(Protocol):
 
     @property
     def passes(self) -> Passes:
-        """Gradient passes of one node in one round."""
+        """Gradient passes of one node in one round, with full batches."""
         ...
+
+    def gradients(self, support: int, query: int) -> float:
+        """Gradients of single samples that a node with such sets computes in one round."""
+        return self.passes.support * support + self.passes.query * query
 
 
 def mean_update(total: Contribution) -> Tree:
-    """Σ update / Σ weight over the nodes that were counted."""
-    return tree.scale(1 / total.weight, total.update)
+    """Σ update / Σ weight over the nodes that were counted; zero where none was."""
+    inverse = torch.where(total.weight > 0, 1 / total.weight, torch.zeros_like(total.weight))
+    return tree.scale(inverse, total.update)
 
 
 def average_step(

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from fedmeta.algorithms.base import Algorithm, Contribution, NodeState, PlatformState, displacement
 from fedmeta.data.packing import NodeData
-from fedmeta.errors import require, require_positive
+from fedmeta.errors import require, require_positive, require_whole
 from fedmeta.objective import Adaptation, Facts, Objective, Passes, local_descent
 from fedmeta.tree import Tree
 
@@ -42,7 +42,7 @@ class FedAvg(Algorithm):
 
     def __post_init__(self) -> None:
         require_positive("step_size", self.step_size)
-        require(self.local_steps >= 1, "local_steps", self.local_steps, "a whole number ≥ 1")
+        require_whole("local_steps", self.local_steps, 1)
         fits = self.batch_size is None or self.batch_size >= 1
         require(fits, "batch_size", self.batch_size, "a whole number ≥ 1, or leave it out")
 
@@ -50,6 +50,11 @@ class FedAvg(Algorithm):
     def passes(self) -> Passes:
         """E passes over all samples."""
         return Passes(self.local_steps, self.local_steps)
+
+    def gradients(self, support: int, query: int) -> float:
+        """Mini-batches count by their samples."""
+        held = support + query
+        return self.local_steps * (held if self.batch_size is None else min(self.batch_size, held))
 
     def adaptation(self, state: PlatformState) -> Adaptation:
         """A target takes the same one-step adaptation as with every other algorithm."""

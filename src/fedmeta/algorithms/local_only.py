@@ -8,7 +8,7 @@ from typing import ClassVar
 from fedmeta import tree
 from fedmeta.algorithms.base import Algorithm, Contribution, NodeState, PlatformState
 from fedmeta.data.packing import NodeData
-from fedmeta.errors import require, require_positive
+from fedmeta.errors import require_positive, require_whole
 from fedmeta.objective import Adaptation, Facts, Objective, Passes, union
 from fedmeta.tree import Tree
 
@@ -29,7 +29,7 @@ class LocalOnly(Algorithm):
 
     def __post_init__(self) -> None:
         require_positive("step_size", self.step_size)
-        require(self.steps >= 1, "steps", self.steps, "a whole number ≥ 1")
+        require_whole("steps", self.steps, 1)
 
     @property
     def passes(self) -> Passes:

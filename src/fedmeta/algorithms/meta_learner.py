@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from fedmeta.algorithms.base import Algorithm, PlatformState
+from fedmeta.errors import require
 from fedmeta.objective import Adaptation, Curvature, InverseSchedule, MetaGradient, Schedule
 
 
@@ -24,12 +25,19 @@ class MetaLearner(Algorithm):
     difference: Schedule = InverseSchedule()
 
     def __post_init__(self) -> None:
+        fits = isinstance(self.inner, Adaptation)
+        require(fits, "inner", self.inner, "an Adaptation, such as Adaptation(step_size=0.1)")
         self.meta_gradient  # noqa: B018 - building it checks the curvature
 
     @property
     def meta_gradient(self) -> MetaGradient:
         """How G is computed."""
         return MetaGradient(self.inner, self.curvature, self.difference)
+
+    def gradients(self, support: int, query: int) -> float:
+        """Mini-batches of the inner adaptation count by their samples."""
+        size = self.inner.batch_size
+        return super().gradients(support if size is None else min(size, support), query)
 
     def adaptation(self, state: PlatformState) -> Adaptation:
         """A target adapts as the nodes did."""

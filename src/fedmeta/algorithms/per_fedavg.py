@@ -9,7 +9,7 @@ from fedmeta import randomness, tree
 from fedmeta.algorithms.base import Contribution, NodeState, displacement
 from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.data.packing import NodeData
-from fedmeta.errors import require, require_positive
+from fedmeta.errors import require_positive, require_whole
 from fedmeta.objective import Facts, Objective, Passes, meta_gradient
 from fedmeta.tree import Tree
 
@@ -43,7 +43,7 @@ class PerFedAvg(MetaLearner):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("step_size", self.step_size)
-        require(self.local_steps >= 1, "local_steps", self.local_steps, "a whole number ≥ 1")
+        require_whole("local_steps", self.local_steps, 1)
 
     @property
     def passes(self) -> Passes:

@@ -54,7 +54,13 @@ class ServerOptimizer:
         gradient = mean_update(total)
         theta, memory = self.step(state.theta, gradient, state.memory)
         norm = tree.squared_norm(gradient).sqrt()
-        return PlatformState(theta, memory), {"gradient_norm": norm}
+        arrived = total.weight > 0  # else moments, too, stay as they are
+
+        def chosen(new: Tree, old: Tree) -> Tree:
+            return {name: torch.where(arrived, leaf, old[name]) for name, leaf in new.items()}
+
+        memory = {slot: chosen(leaves, state.memory[slot]) for slot, leaves in memory.items()}
+        return PlatformState(chosen(theta, state.theta), memory), {"gradient_norm": norm}
 
     def step(
         self, theta: Tree, gradient: Tree, memory: Mapping[str, Tree]

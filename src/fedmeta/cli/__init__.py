@@ -44,7 +44,9 @@ def guarded(
     except FedmetaError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail("interrupted: continue a run from its newest checkpoint with --resume", 130)
+        return _fail(
+            "interrupted: a training run can be continued with fedmeta train --resume RUN", 130
+        )
     except BrokenPipeError:  # the reader of a pipe has seen enough
         _drop_output()
         return 0

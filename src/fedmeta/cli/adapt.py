@@ -9,8 +9,7 @@ import numpy as np
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, say, table
-from fedmeta.cli.reopening import open_model, stored_table
-from fedmeta.data import load
+from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation
 from fedmeta.data.loading import read_own
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.seeding import stream
@@ -18,11 +17,17 @@ from fedmeta.data.splitting import split
 from fedmeta.errors import DataError, SettingError, require
 from fedmeta.meta_model import MetaModel
 from fedmeta.run_folder import RunFolder
-from fedmeta.settings import build_settings
 from fedmeta.storage import writing
 
 PARAMETERS = (
-    Parameter("model", str, "Run folder or model.safetensors.", argument=True, required=True),
+    Parameter(
+        "run",
+        str,
+        "Run folder or model.safetensors.",
+        argument=True,
+        required=True,
+        metavar="RUN",
+    ),
     Parameter(
         "data", str, "The device's samples: .csv, .parquet or .npz.", short="d", metavar="FILE"
     ),
@@ -36,14 +41,14 @@ PARAMETERS = (
     ),
     Parameter("seed", int, "Of the split into the two.", short="s"),
     Parameter("out", str, "Write the adapted model here.", short="o", metavar="FILE"),
-    Parameter("network", str, "Your own network, named again."),
+    *OWN_CODE,
 )
 
 
 def run(values: Values) -> None:
     """Adapt, measure before and after, and write the adapted model."""
-    path = Path(values["model"])
-    model = open_model(path, values["network"])
+    path = Path(values["run"])
+    model = open_model(path, values["model"], values["loss"])
     if (values["data"] is None) == (values["target"] is None):
         raise SettingError(
             "a device's samples are needed", "give either --data FILE or --target NODE"
@@ -51,8 +56,11 @@ def run(values: Values) -> None:
     steps = model.adaptation.steps if values["steps"] is None else values["steps"]
     require(steps >= 0, "steps", steps, "a whole number of at least 0")
     support, query = _target(path, values) if values["data"] is None else _own(model, values)
-    adapted = model.adapt(*support, steps=steps, seed=values["seed"] or 0)
-    metric = "accuracy" if model.task.kind == "classification" else "mse"
+    inputs, labels = support
+    classes = model.task.kind == "classification"
+    named = np.array(model.task.class_names)[labels] if classes else labels
+    adapted = model.adapt(inputs, named, steps=steps, seed=values["seed"] or 0)
+    metric = "accuracy" if classes else "mse"
     rows = [
         [name, percent(metric, _metric(each, *query) if len(query[0]) else None)]
         for name, each in (("before", model), (f"after {steps} step" + "s" * (steps != 1), adapted))
@@ -71,10 +79,10 @@ Part = tuple[Array, Array]
 
 
 def _target(path: Path, values: Values) -> tuple[Part, Part]:
-    folder = RunFolder.open(path)
-    settings = build_settings({**stored_table(folder, {}), "prior": {}})
-    federation = load(settings.data, settings.training.seed)
+    federation = own_federation(RunFolder.open(path))
     node = federation.node(values["target"])
+    if node.role == "source":
+        say(f"warning: the model was trained on {node.name}, so these numbers flatter it")
     return (
         (federation.inputs[node.support], federation.labels[node.support]),
         (federation.inputs[node.query], federation.labels[node.query]),
@@ -86,7 +94,12 @@ def _own(model: MetaModel, values: Values) -> tuple[Part, Part]:
     require(0 < share <= 1, "support_share", share, "a share above 0 and at most 1")
     seed = values["seed"] or 0
     require(seed >= 0, "seed", seed, "a whole number of at least 0")
-    pool = read_own(values["data"], model.task.kind, values["label"])
+    pool = read_own(
+        values["data"],
+        model.task.kind,
+        values["label"],
+        features=model.about.get("features") or None,
+    )
     labels = _model_labels(model, pool)
     everything = np.arange(len(labels))
     if share == 1:

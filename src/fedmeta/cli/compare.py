@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmeta.algorithms import ALGORITHMS
+from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
 from fedmeta.comparison import Contestant, compare
 from fedmeta.errors import SettingError, require, require_choice
-from fedmeta.settings import Table, build_algorithm, build_settings, merged
+from fedmeta.settings import Table, build_algorithm, build_settings, merged, subtable
 from fedmeta.tuning import nested
 
 PARAMETERS = (
@@ -50,6 +50,12 @@ def run(values: Values) -> None:
         build_settings({key: each for key, each in full.items() if key != "algorithm"}),
         algorithm=contestants[0].algorithm,
     )
+    takes_prior = any(isinstance(each.algorithm, ADMMFedMeta) for each in contestants)
+    if not takes_prior and subtable(full, "prior").get("model") is not None:
+        raise SettingError(
+            "there is a prior model, but none of the algorithms takes one",
+            "compare admm-fedmeta too, or leave [prior] out",
+        )
     name = Path(values["config"] or "comparison").stem
     folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
     say(
@@ -81,8 +87,11 @@ def contestant(full: Table, text: str) -> Contestant:
         raise SettingError(f"{text!r} has no setting after its colon", "write NAME:KEY=VALUE")
     name, extra = (head, tail) if head and "=" in tail else (text, "")
     own = dict(options.parse_assignment(each) for each in extra.split(",") if each)
-    algorithm = build_algorithm(merged([full, {"algorithms": {name: nested(own)}}]), name)
-    return Contestant(text, algorithm)
+    table = merged([full, {"algorithm": name, "algorithms": {name: nested(own)}}])
+    algorithm = build_algorithm(table, name)
+    if not isinstance(algorithm, ADMMFedMeta):  # the others take no prior, and run without it
+        table.pop("prior", None)
+    return Contestant(text, algorithm, table)
 
 
 def print_comparison(comparison: dict[str, Any]) -> None:

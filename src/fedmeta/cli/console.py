@@ -126,8 +126,10 @@ def status(record: Record) -> str:
     """
     loss = loss_of(record)
     parts = [] if loss is None else [f"loss {loss:.4g}"]
-    if target := record.get("target"):
-        parts.append(f"targets {target.get('1', next(iter(target.values()))):.3g}")
+    target = record.get("target") or {"1": None}
+    reached = target.get("1", next(iter(target.values())))
+    if reached is not None:
+        parts.append(f"targets {reached:.3g}")
     return "  ".join(parts)
 
 

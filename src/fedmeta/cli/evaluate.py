@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
-from fedmeta.cli.reopening import open_model, stored_table
-from fedmeta.data import load
+from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation, stored_part
+from fedmeta.data.federation import Federation
+from fedmeta.data.loading import deal_out, read
+from fedmeta.data.settings import DataSettings
 from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.local import Layout
-from fedmeta.errors import DataError, SettingError, require, require_positive
+from fedmeta.errors import DataError, DivergedError, SettingError, require, require_positive
 from fedmeta.evaluation import evaluate
+from fedmeta.meta_model import MetaModel
 from fedmeta.objective import Objective
 from fedmeta.plain import from_plain
 from fedmeta.run_folder import RunFolder
-from fedmeta.settings import build_settings
+from fedmeta.settings import Table, merged, subtable
+from fedmeta.training import TrainingSettings
 
 PARAMETERS = (
     Parameter("run", str, "Folder of a finished run.", argument=True, required=True),
@@ -24,9 +29,11 @@ PARAMETERS = (
     Parameter("inner_step_size", float, "Another step size α for the adaptation."),
     Parameter("per_node", bool, "Print every target node."),
     Parameter("out", str, "Write the numbers to this JSON file.", short="o", metavar="FILE"),
-    Parameter("seed", int, "Another draw of nodes.", short="s", setting="training.seed"),
-    Parameter("model", str, "Your own network, named again.", setting="model.name"),
-    *options.CONFIG,
+    Parameter(
+        "seed", int, "Of the nodes of other data (--data).", short="s", setting="training.seed"
+    ),
+    *OWN_CODE,
+    *(each for each in options.CONFIG if each.name != "preset"),
     *options.DATA,
     *options.MACHINE,
 )
@@ -36,9 +43,15 @@ def run(values: Values) -> None:
     """Evaluate and print the table."""
     folder = RunFolder.open(Path(values["run"]))
     given = options.settings_table(PARAMETERS, values)
-    model = open_model(folder.path, values["model"])
-    settings = build_settings({**stored_table(folder, given), "prior": {}})
-    federation = load(settings.data, settings.training.seed)
+    model = open_model(folder.path, values["model"], values["loss"])
+    data, changes = subtable(given, "data"), subtable(given, "training")
+    training = from_plain(
+        TrainingSettings, merged([stored_part(folder, "training"), changes]), "training"
+    )
+    if data or "seed" in changes:
+        federation = _other_federation(folder, model, data, training.seed)
+    else:
+        federation = own_federation(folder)
     if federation.task != model.task or federation.inputs.shape[1:] != model.input_shape:
         raise DataError(
             f"{federation.name} has other classes or shapes than the model was trained on",
@@ -47,11 +60,11 @@ def run(values: Values) -> None:
     rule = model.adaptation
     if (alpha := values["inner_step_size"]) is not None:
         require_positive("inner_step_size", alpha)
-        rule = type(rule)(alpha, rule.steps, rule.scope, rule.batch_size)
-    steps = _steps(values["steps"]) or (*settings.training.evaluation_steps, rule.steps)
+        rule = replace(rule, step_size=alpha)
+    steps = _steps(values["steps"]) or (0, *training.evaluation_steps, rule.steps)
     # Laid out as in training, for the same numbers to the last bit; on another device if asked.
-    stored = folder.settings()["settings"].get("execution", {})
-    execution = from_plain(Execution, {**stored, **given.get("execution", {})}, "execution")
+    machinery = merged([stored_part(folder, "execution"), subtable(given, "execution")])
+    execution = from_plain(Execution, machinery, "execution")
     network = model.network.to(execution.torch_device, execution.torch_dtype)
     theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
     with machine(execution):
@@ -63,7 +76,7 @@ def run(values: Values) -> None:
             federation,
             federation.targets,
             model.scaling,
-            settings.training.seed,
+            training.seed,
         )
     metric, summary = result.metric, result.summary()
     columns = ["steps", "mean", "by samples", "median", "worst decile"]
@@ -80,8 +93,34 @@ def run(values: Values) -> None:
             for row in result.per_node()
         ]
         table("Every target node", ["node", "query", *(f"{s} steps" for s in names)], each)
+    for count in (rule.steps,) if rule.steps in steps else steps:
+        if not result.is_finite(count):
+            raise DivergedError(
+                f"after {count} adaptation steps of size {rule.step_size:g} the loss of a target "
+                "node is no longer finite",
+                "lower the inner step size or evaluate after fewer steps",
+            )
     if values["out"]:
         write_result(Path(values["out"]), {"target_metric": summary, "targets": result.per_node()})
+
+
+def _other_federation(folder: RunFolder, model: MetaModel, data: Table, seed: int) -> Federation:
+    """Nodes of other data, by the run's own data settings where no others are given.
+
+    The run's own data are refused: of nodes drawn anew, the targets could hold samples that the
+    model was trained on.
+    """
+    stored = stored_part(folder, "data")
+    settings = from_plain(DataSettings, merged([stored, data]), "data")
+    own, other = (Path(str(each)).expanduser() for each in (stored.get("name"), settings.name))
+    if own.resolve() == other.resolve():
+        raise SettingError(
+            f"drawing nodes of {settings.name} anew could make targets of samples that run "
+            f"{folder.path} was trained on",
+            "leave out --data, --seed and other settings of the data, or name other data",
+        )
+    features = model.about.get("features") or None
+    return deal_out(read(settings, seed, features=features), settings, seed)
 
 
 def _steps(text: str | None) -> tuple[int, ...]:

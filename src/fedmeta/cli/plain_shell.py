@@ -27,7 +27,8 @@ def run_plain(commands: Sequence[Command], arguments: Sequence[str]) -> None:
             )
             _fill(sub, each)
             sub.set_defaults(command=each)
-    values = vars(parser.parse_args(list(arguments)))
+    bare = len(commands) > 1 and not arguments
+    values = vars(parser.parse_args(["--help"] if bare else list(arguments)))
     command: Command = values.pop("command")
     command.run(values)
 
@@ -46,7 +47,13 @@ def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
         group = groups.setdefault(each.panel, parser.add_argument_group(each.panel))
         if each.argument:
             count = "*" if each.many else (None if each.required else "?")
-            group.add_argument(each.name, nargs=count, type=each.kind, help=each.help)
+            group.add_argument(
+                each.name,
+                nargs=count,
+                type=each.kind,
+                metavar=each.metavar or each.name.upper(),
+                help=each.help,
+            )
         elif each.kind is bool:
             group.add_argument(*each.flags, dest=each.name, action="store_true", help=each.help)
         else:

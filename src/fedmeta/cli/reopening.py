@@ -1,17 +1,33 @@
-"""A finished or interrupted run, opened again: its settings as they were typed, and its data."""
+"""A finished or interrupted run, opened again: its settings, its model and its own nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmeta.errors import RunFolderError
+import torch
+
+from fedmeta.cli.command import Parameter
+from fedmeta.data import load
+from fedmeta.data.federation import Federation
+from fedmeta.data.settings import DataSettings
+from fedmeta.errors import DataError, RunFolderError, SettingError
+from fedmeta.functional import check_on_samples
 from fedmeta.imports import names_code
+from fedmeta.losses import check_loss, named_loss, squared_error
 from fedmeta.meta_model import MetaModel
 from fedmeta.models import ModelSettings
+from fedmeta.plain import from_plain
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Table, merged
+from fedmeta.training import TrainingSettings, federation_digest
+
+OWN_CODE = (
+    Parameter("model", str, "Your own network, named again.", metavar="FILE.PY:FUNCTION"),
+    Parameter("loss", str, "Your own loss, named again.", metavar="FILE.PY:FUNCTION"),
+)
 
 
 def stored_table(folder: RunFolder, given: Mapping[str, Any]) -> Table:
@@ -44,6 +60,52 @@ def stored_table(folder: RunFolder, given: Mapping[str, Any]) -> Table:
     return merged([table, given])
 
 
-def open_model(path: Path, network: str | None) -> MetaModel:
-    """The meta-model of a run folder or model file; a network of one's own is named again."""
-    return MetaModel.load(path, ModelSettings(network) if network else None)
+def stored_part(folder: RunFolder, name: str) -> Table:
+    """One table of the settings that a run was made with: "data", "training" or "execution"."""
+    parts = folder.settings().get("settings")
+    part = parts.get(name) if isinstance(parts, Mapping) else None
+    if not isinstance(part, Mapping):
+        raise RunFolderError(f"{folder.path}/settings.json is damaged", "restore the file")
+    return dict(part)
+
+
+def own_federation(folder: RunFolder) -> Federation:
+    """The nodes that a run was made with, from its data once more; never any others."""
+    data = stored_part(folder, "data")
+    training = from_plain(TrainingSettings, stored_part(folder, "training"), "training")
+    remedy = "put them back as they were, or open the run from Python"
+    try:
+        federation = load(from_plain(DataSettings, data, "data"), training.seed)
+    except (DataError, SettingError) as error:
+        raise RunFolderError(
+            f"the data of run {folder.path} cannot be read again ({error.problem})", remedy
+        ) from error
+    if federation_digest(federation) != folder.settings().get("federation"):
+        raise RunFolderError(
+            f"the data of run {folder.path} have changed, or it was started from Python with data "
+            "of its own",
+            remedy,
+        )
+    return federation
+
+
+def open_model(path: Path, network: str | None, loss: str | None) -> MetaModel:
+    """The meta-model of a run folder or model file; code of the user's own is named again."""
+    named = ModelSettings(network) if network else None
+    if loss is None:
+        model = MetaModel.load(path, named)
+    else:  # which one a name means depends on the task, so on what the file says
+        model = MetaModel.load(path, named, squared_error)
+        model = replace(model, loss=named_loss(loss, model.task))
+    if network or loss:
+        _try(model)
+    return model
+
+
+def _try(model: MetaModel) -> None:
+    """Code that was named again may be another than it was: does it still fit?"""
+    network, task = replace(model.network, theta=model.theta), model.task
+    inputs = torch.zeros(2, *model.input_shape).to(next(iter(model.theta.values())))
+    check_on_samples(network, inputs, task.outputs)
+    labels = torch.zeros(2).long() if task.class_names else inputs.new_zeros(2, task.outputs)
+    check_loss(model.loss, network, inputs, labels)

@@ -23,6 +23,14 @@ PARAMETERS = (
     *options.DATA,
     *options.METHOD,
     *options.ALGORITHM,
+    Parameter(
+        "init",
+        str,
+        "Run, checkpoint or model file whose parameters to start from.",
+        options.METHOD[0].panel,
+        setting="init",
+        metavar="RUN_OR_FILE",
+    ),
     *options.PARTICIPATION,
     *options.MACHINE,
 )

@@ -16,7 +16,6 @@ def run_typer(commands: Sequence[Command], arguments: Sequence[str]) -> None:
     """Parse the arguments and run the command they name."""
     app = typer.Typer(
         help=ABOUT,
-        no_args_is_help=True,
         suggest_commands=False,  # click suggests already
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
@@ -28,9 +27,7 @@ def run_typer(commands: Sequence[Command], arguments: Sequence[str]) -> None:
         epilog = f"[dim]Example:[/dim]  {command.example}"
         app.command(command.name, help=_help(command), epilog=epilog)(_function(command, chosen))
     try:
-        app(list(arguments), standalone_mode=False, prog_name="fedmeta")
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
+        app(list(arguments) or ["--help"], standalone_mode=False, prog_name="fedmeta")
     except click.exceptions.ClickException as error:
         raise SettingError(error.format_message().rstrip("."), "see --help") from error
     # Out here, because typer has its own mind about interruptions and closed pipes.
@@ -67,7 +64,8 @@ def _function(command: Command, chosen: list[tuple[Command, Values]]) -> Callabl
             kind: Any = list[each.kind] if each.many else each.kind  # type: ignore[name-defined]
             if not each.required:
                 kind = Optional[kind]  # noqa: UP045 - built at run time
-            return Annotated[kind, typer.Argument(help=each.help, show_default=False)]
+            about = typer.Argument(help=each.help, show_default=False, metavar=each.metavar)
+            return Annotated[kind, about]
         info = typer.Option(
             *each.flags,
             help=each.help,

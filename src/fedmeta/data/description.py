@@ -13,10 +13,11 @@ def describe(federation: Federation) -> dict[str, Any]:
     """Counts of a federation, as plain values that JSON can hold.
 
     Returns:
-        `name`, `task` (kind, outputs, class_names), `input_shape`, `counts` (nodes, sources,
-        targets, samples), `notes`, and `nodes`: for each its `name`, `role`, `support` and
-        `query` (in samples) and `classes` (class name → samples, support and query together,
-        only classes it has; empty for regression).
+        `name`, `task` (kind, outputs, class_names), `input_shape`, `features` (names of the
+        columns of a table, else empty), `counts` (nodes, sources, targets, samples), `notes`, and
+        `nodes`: for each its `name`, `role`, `support` and `query` (in samples) and `classes`
+        (class name → samples, support and query together, only classes it has; empty for
+        regression).
 
     Example:
         >>> from fedmeta.data.federation import Task
@@ -34,6 +35,7 @@ def describe(federation: Federation) -> dict[str, Any]:
             "class_names": list(task.class_names),
         },
         "input_shape": list(federation.inputs.shape[1:]),
+        "features": list(federation.features),
         "counts": {
             "nodes": len(federation.nodes),
             "sources": sources,

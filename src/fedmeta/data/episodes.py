@@ -66,7 +66,8 @@ def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         support, query = table[:, : settings.shots].ravel(), table[:, settings.shots :].ravel()
         nodes.append(Node(name, "target" if target else "source", support, query))
     task = Task("classification", ways, tuple(f"way {number}" for number in range(ways)))
-    return Federation(pool.inputs, labels, task, nodes, pool.name, pool.notes + notes)
+    notes = pool.notes + notes
+    return Federation(pool.inputs, labels, task, nodes, pool.name, notes, pool.features)
 
 
 def _sides(

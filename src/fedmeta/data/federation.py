@@ -60,9 +60,11 @@ class Federation:
         nodes: the devices; sources train, targets only ever adapt.
         name: where the data came from, for people.
         notes: what the reader should know of how it was drawn (redraws, dropped nodes, …).
+        features: names of the columns of `inputs`, where they come from a table; else empty.
 
     Raises:
-        DataError: on an empty support or query set, a sample in two places, non-finite features.
+        DataError: on an empty support or query set, a sample in two places, non-finite features,
+            feature names that are not one per column.
 
     Example:
         >>> pool = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
@@ -77,6 +79,7 @@ class Federation:
     nodes: Sequence[Node]
     name: str = "own data"
     notes: tuple[str, ...] = field(default=())
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
@@ -130,6 +133,13 @@ def _check(federation: Federation) -> None:
         raise DataError(
             f"{federation.name} has {total} inputs but {len(federation.labels)} labels",
             "give one label per sample",
+        )
+    shape = federation.inputs.shape[1:]
+    if federation.features and shape != (len(federation.features),):
+        raise DataError(
+            f"{federation.name} has {len(federation.features)} feature names for inputs of shape "
+            f"{shape}",
+            "give one name per column, or none",
         )
     if not federation.nodes:
         raise DataError(f"{federation.name} has no nodes", "ask for at least one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from fedmeta.data.sinusoid import draw_sinusoids
 from fedmeta.data.splitting import split
 from fedmeta.data.table import read_table
 from fedmeta.errors import DataError, SettingError, nearest
+
+_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 def load(settings: DataSettings, seed: int) -> Federation:
@@ -61,7 +64,8 @@ def federate(
     """A federation from arrays in memory.
 
     Args:
-        x: (N, *shape) inputs; see `pool_from` for shapes and types.
+        x: (N, *shape) inputs; see `pool_from` for shapes and types. Tensors of types that numpy
+            lacks, such as torch.bfloat16, become float32.
         y: (N,) class numbers or names; for task="regression" (N,) or (N, outputs) values.
         node: (N,) whose sample each one is; None: nodes are drawn.
         seed: same arrays, fields and seed: same federation.
@@ -84,8 +88,15 @@ def federate(
     return deal_out(pool, settings, seed)
 
 
-def read(settings: DataSettings, seed: int) -> Pool:
-    """The samples the settings name, not yet dealt out (the seed is for data that are drawn)."""
+def read(settings: DataSettings, seed: int, features: Sequence[str] | None = None) -> Pool:
+    """The samples the settings name, not yet dealt out.
+
+    Args:
+        settings: which data.
+        seed: for data that are drawn.
+        features: the columns of a table to read, in this order; None: all. Data of other kinds
+            have no columns and do not look at it.
+    """
     settings = settings.resolved()
     name = settings.name
     assert settings.task is not None  # resolved
@@ -97,11 +108,22 @@ def read(settings: DataSettings, seed: int) -> Pool:
         return read_cifar(name, settings.folder)
     if name == "sinusoid":
         return draw_sinusoids(settings.nodes, settings.samples, seed)
-    return read_own(name, settings.task, settings.label, settings.node)
+    return read_own(name, settings.task, settings.label, settings.node, features)
 
 
-def read_own(name: str, task: TaskKind, label: str | None = None, node: str | None = None) -> Pool:
-    """The samples in the user's own file or folder; see `DataSettings` for what these mean."""
+def read_own(
+    name: str,
+    task: TaskKind,
+    label: str | None = None,
+    node: str | None = None,
+    features: Sequence[str] | None = None,
+) -> Pool:
+    """The samples in the user's own file or folder.
+
+    Args:
+        name, task, label, node: see `DataSettings`.
+        features: see `read`.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
         if node or label or task == "regression":
@@ -121,7 +143,7 @@ def read_own(name: str, task: TaskKind, label: str | None = None, node: str | No
     if kind == ".npz":
         return read_npz(path, task=task, label=label, node=node)
     if kind in (".csv", ".parquet"):
-        return read_table(path, task=task, label=label, node=node)
+        return read_table(path, task=task, label=label, node=node, features=features)
     raise DataError(f"{path} is of a kind that is not read", "give .npz, .csv or .parquet")
 
 
@@ -139,7 +161,7 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         for name, target, sets_of_node in zip(parts.names, targets, sets, strict=True)
     ]
     notes = pool.notes + parts.notes
-    return Federation(pool.inputs, pool.labels, pool.task, nodes, pool.name, notes)
+    return Federation(pool.inputs, pool.labels, pool.task, nodes, pool.name, notes, pool.features)
 
 
 def _drop_small(parts: Parts, least: int, name: str) -> Parts:
@@ -165,6 +187,9 @@ def _drop_small(parts: Parts, least: int, name: str) -> Parts:
 
 
 def _numpy(values: Array | torch.Tensor) -> Array:
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
-    return np.asarray(values)
+    if not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    if values.is_floating_point() and values.dtype not in _NUMPY_FLOATS:
+        values = values.float()
+    return values.numpy()

@@ -25,6 +25,7 @@ class Pool(NamedTuple):
         name: what the data are called, for people.
         owners: (N,) whose sample each one is (numbers or texts), or None.
         origin: the file or files they came from, for people.
+        features: names of the columns of a table, in order; empty for arrays and images.
     """
 
     inputs: Array
@@ -33,6 +34,7 @@ class Pool(NamedTuple):
     name: str
     owners: Array | None = None
     origin: str = ""
+    features: tuple[str, ...] = ()
 
     @property
     def task(self) -> Task:
@@ -68,19 +70,22 @@ def pool_from(
     owners: Array | None = None,
     class_names: Sequence[str] | None = None,
     origin: str = "",
+    features: Sequence[str] = (),
 ) -> Pool:
     """Arrays as people have them, checked and brought into a pool's form.
 
+    Arrays of Python objects are taken for what they hold, if all of it is of one kind.
+
     Args:
-        inputs: (N, *shape) numbers. uint8 images, (N, H, W) or (N, H, W, channels), are moved to
-            channels first; everything that is not uint8 becomes float32 and keeps its shape.
+        inputs: (N, *shape) numbers; see `normalised_inputs` for what becomes of them.
         labels: (N,) numbers or texts; for regression (N,) or (N, outputs) numbers. Classes are
             numbered from 0 in sorted order, unless `class_names` already says what they mean.
         task: "classification" or "regression".
         name: what the data are called, for people and for error messages.
-        owners: (N,) numbers or texts that say whose sample it is.
+        owners: (N,) whole numbers or texts that say whose sample it is.
         class_names: the name of class 0, 1, …, for labels that are such numbers.
         origin: the file they came from, for people.
+        features: names of the columns of `inputs`, if they have any.
 
     Example:
         >>> pool = pool_from(np.eye(3), np.array(["b", "a", "b"]), task="classification", name="x")
@@ -100,10 +105,25 @@ def pool_from(
         numbers = _values(labels, name)
     else:
         numbers, classes = _classes(labels, class_names, name)
-    return Pool(_inputs(inputs, name), numbers, classes, name, _owners(owners, name), origin)
+    inputs, owners = normalised_inputs(inputs, name), _owners(owners, name)
+    return Pool(inputs, numbers, classes, name, owners, origin, tuple(features))
 
 
-def _inputs(inputs: Array, name: str) -> Array:
+def normalised_inputs(inputs: Array, name: str = "own data") -> Array:
+    """Inputs as people have them in the form that pools hold and models are trained on.
+
+    Args:
+        inputs: (N, *shape) numbers, N may be 0. uint8 images, (N, H, W) or (N, H, W, channels),
+            are moved to channels first; everything that is not uint8 becomes float32 and keeps
+            its shape. Byte images whose last axis is 1, 3 or 4 long are taken for channels last,
+            so do not pass images that narrow through here twice.
+        name: what the data are called, for error messages.
+
+    Example:
+        >>> normalised_inputs(np.zeros((5, 8, 9, 3), np.uint8)).shape
+        (5, 3, 8, 9)
+    """
+    inputs = _unboxed(inputs, "inputs", name)
     if inputs.dtype.kind not in "buif":
         raise DataError(f"inputs of {name} are of type {inputs.dtype}", "give numbers")
     if inputs.ndim == 1:
@@ -125,6 +145,7 @@ def _inputs(inputs: Array, name: str) -> Array:
 
 
 def _values(labels: Array, name: str) -> Array:
+    labels = _unboxed(labels, "labels", name)
     if labels.dtype.kind not in "buif":
         raise DataError(
             f"labels of {name} are of type {labels.dtype}, not numbers",
@@ -142,11 +163,9 @@ def _classes(
             f"labels of {name} have {labels.shape[1]} values per sample",
             "give one class per sample, or use task = 'regression'",
         )
-    labels = _texts(labels[:, 0])
+    labels = _texts(_unboxed(labels[:, 0], "labels", name))
     if labels.dtype.kind == "f":
-        broken = ~(np.isfinite(labels) & (labels == np.round(labels)))
-        if broken.any():
-            row = int(broken.argmax())
+        if (row := _first_broken(labels)) is not None:
             raise DataError(
                 f"label {labels[row]} of sample {row} of {name} is not a class",
                 "give whole numbers or texts, or use task = 'regression'",
@@ -170,13 +189,62 @@ def _classes(
 def _owners(owners: Array | None, name: str) -> Array | None:
     if owners is None:
         return None
-    owners = _texts(owners)
-    if owners.ndim != 1 or owners.dtype.kind not in "buiU":
+    owners = _texts(_unboxed(owners, "node values", name))
+    wanted = "give one whole number or text per sample"
+    if owners.ndim != 1 or owners.dtype.kind not in "buifU":
         raise DataError(
             f"node values of {name} are {owners.ndim}-dimensional and of type {owners.dtype}",
-            "give one whole number or text per sample",
+            wanted,
         )
-    return owners
+    if owners.dtype.kind != "f":
+        return owners
+    if (row := _first_broken(owners)) is not None:
+        raise DataError(f"node value {owners[row]} of sample {row} of {name} is no node", wanted)
+    return owners.astype(np.int64)
+
+
+def _first_broken(values: Array) -> int | None:
+    """Where the first float is that does not stand for one whole number, if any."""
+    # From here on several whole numbers share one float: two nodes or classes might become one.
+    limit = 2.0 ** min(np.finfo(values.dtype).nmant + 1, 53)
+    whole = np.isfinite(values) & (values == np.round(values)) & (np.abs(values) < limit)
+    return None if whole.all() else int(whole.argmin())
+
+
+_KINDS: tuple[tuple[tuple[type, ...], type[np.generic]], ...] = (
+    ((str,), np.str_),
+    ((bytes,), np.bytes_),
+    ((bool, np.bool_), np.bool_),  # before int, of which Python takes bool for a kind
+    ((int, np.integer), np.int64),
+    ((float, np.floating), np.float64),
+)
+
+
+def _unboxed(values: Array, what: str, name: str) -> Array:
+    """An array of Python objects as an array of what they are; any other as it is.
+
+    Example:
+        >>> _unboxed(np.array(["a", "bc"], dtype=object), "labels", "x").dtype.str[1:]
+        'U2'
+    """
+    if values.dtype.kind != "O":
+        return values
+    types = {type(each) for each in values.flat}
+    kinds = {
+        next((kind for known, kind in _KINDS if issubclass(each, known)), None) for each in types
+    }
+    if kinds == {np.int64, np.float64}:
+        kinds = {np.float64}
+    if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+        try:
+            return values.astype(kind)
+        except OverflowError:
+            pass  # refused below, like any other object
+    found = ", ".join(sorted(each.__name__ for each in types))
+    raise DataError(
+        f"{what} of {name} are objects of type {found}",
+        "give only texts, only numbers that fit 64 bits, or only True and False",
+    )
 
 
 def _texts(values: Array) -> Array:

@@ -16,8 +16,6 @@ from fedmeta.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 
-_BYTE_FLOOR = 0.05 * 255
-
 
 @dataclass(frozen=True, eq=False)
 class Sums:
@@ -110,7 +108,10 @@ def sums_of(inputs: Array, positions: Positions, kind: ScalingKind) -> Sums:
 
 
 def fit_scaling(
-    federation: Federation, kind: ScalingKind = "per-feature", over: ScalingBasis = "sources"
+    federation: Federation,
+    kind: ScalingKind = "per-feature",
+    over: ScalingBasis = "sources",
+    floor: float = 0.05,
 ) -> Scaling:
     """The scaling of a federation.
 
@@ -119,6 +120,8 @@ def fit_scaling(
         kind: "per-feature", "per-channel", or "none": bytes / 255, floats as they are.
         over: the samples of the "sources", or the whole "pool", which looks at target and unused
             samples too (the authors' code).
+        floor: smallest deviation that bytes are divided by, as a share of 255; 0: none. Floats
+            have none.
 
     Example:
         >>> from fedmeta.data.federation import Node, Task
@@ -134,13 +137,13 @@ def fit_scaling(
         return Scaling(np.zeros(()), np.array(255.0 if inputs.dtype == np.uint8 else 1.0))
     # Pixels share one unit. Without a floor a border pixel that is lit once in a thousand images
     # reaches thousands of deviations on the one target where it is.
-    floor = _BYTE_FLOOR if inputs.dtype == np.uint8 else 0.0
+    least = 255 * floor if inputs.dtype == np.uint8 else 0.0
     if over == "pool":
-        return Scaling.from_sums(sums_of(inputs, np.arange(len(inputs)), kind), floor)
+        return Scaling.from_sums(sums_of(inputs, np.arange(len(inputs)), kind), least)
     if not federation.sources:
         raise DataError(
             f"{federation.name} has no source nodes to take mean and deviation from",
             "use at least one source, or scaling 'none'",
         )
     held = [each for node in federation.sources for each in (node.support, node.query)]
-    return Scaling.from_sums(sums_of(inputs, np.concatenate(held), kind), floor)
+    return Scaling.from_sums(sums_of(inputs, np.concatenate(held), kind), least)

@@ -14,6 +14,7 @@ TaskKind = Literal["classification", "regression"]
 ScalingKind = Literal["per-feature", "per-channel", "none"]
 ScalingBasis = Literal["sources", "pool"]
 
+BY_CLASS: tuple[Partition, ...] = ("random-classes", "fixed-pairs")
 BUILT_IN = ("digits", "fashion-mnist", "cifar10", "cifar100", "sinusoid")
 
 
@@ -34,7 +35,8 @@ class DataSettings:
         samples: smallest and largest D_i, support and query together, in samples; D_i is uniform
             between them, both included.
         samples_per_class: instead of `samples`: one uniform draw per node between these two, both
-            included, is the number of samples of each of its classes (the authors' code).
+            included, is the number of samples of each of its classes (the authors' code). Only
+            for "random-classes" and "fixed-pairs".
         concentration: of the Dirichlet distribution of a node's class shares; small: few classes.
         shots: support samples per class of an episode.
         queries: query samples per class of an episode.
@@ -49,6 +51,8 @@ class DataSettings:
             "per-channel" (the first axis of a sample), or "none" (bytes are divided by 255).
         scaling_from: the samples that mean and deviation come from: those of the "sources", or
             the whole "pool" as in the authors' code, which looks at target and unused samples too.
+        scaling_floor: smallest deviation that byte inputs are divided by, as a share of 255; 0
+            switches it off. Only bytes have one, because pixels share one unit.
 
     Raises:
         SettingError: names the field, its value and the values it may have.
@@ -77,6 +81,7 @@ class DataSettings:
     node: str | None = None
     scaling: ScalingKind = "per-feature"
     scaling_from: ScalingBasis = "sources"
+    scaling_floor: float = 0.05
 
     def __post_init__(self) -> None:
         for field in ("name", "folder", "label", "node"):
@@ -96,6 +101,7 @@ class DataSettings:
         _number("concentration", self.concentration, "greater than 0", lambda v: v > 0)
         _number("support_share", self.support_share, "between 0 and 1", lambda v: 0 < v < 1)
         _number("target_share", self.target_share, "from 0 to below 1", lambda v: 0 <= v < 1)
+        _number("scaling_floor", self.scaling_floor, "from 0 to 1", lambda v: 0 <= v <= 1)
         object.__setattr__(self, "targets", _names("targets", self.targets))
         _check_together(self.resolved())
 
@@ -153,7 +159,7 @@ def _check_together(settings: DataSettings) -> None:
             f"partition is {partition!r}, which needs classes, but task is 'regression'",
             "set node to the name of the column that says whose sample it is",
         )
-    by_class = partition in ("random-classes", "fixed-pairs")
+    by_class = partition in BY_CLASS
     if settings.samples_per_class is not None and not by_class:
         raise SettingError(
             f"samples_per_class is {settings.samples_per_class} but partition is {partition!r}",

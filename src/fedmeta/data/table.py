@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from fedmeta.errors import DataError, MissingExtraError, nearest
 
 Columns = dict[str, list[Any]]
 
+_WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
+
 
 def read_table(
     path: Path,
@@ -21,25 +25,31 @@ def read_table(
     task: TaskKind = "classification",
     label: str | None = None,
     node: str | None = None,
+    features: Sequence[str] | None = None,
 ) -> Pool:
     """The pool in a .csv (comma-separated, UTF-8, with a header) or .parquet file.
 
-    Rows in error messages are counted from 1, without the header.
+    Blanks around the values of a .csv do not count. Rows in error messages are counted from 1,
+    without the header.
 
     Args:
         path: the file.
         task: "classification" or "regression".
         label: name of the label column; None: "label".
         node: name of the column that says whose sample it is, if any.
-
-    All other columns are features and must be numbers, in the order of the file.
+        features: names of the columns that are features, in the order in which they become
+            inputs; other columns are ignored. None or empty: all but label and node, in the order
+            of the file. Features must be numbers.
     """
     columns = _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
     label = label or "label"
     for name in (label, node):
         if name is not None and name not in columns:
             raise DataError(f"{path} has no column {name!r}", nearest(name, columns))
-    features = [name for name in columns if name not in (label, node)]
+    for name in features or ():
+        if name not in columns:
+            raise DataError(f"{path} has no feature column {name!r}", nearest(name, columns))
+    features = features or [name for name in columns if name not in (label, node)]
     if not features:
         raise DataError(f"{path} has no column besides {label!r}", "add feature columns")
     inputs = np.stack([_numbers(path, name, columns[name]) for name in features], axis=1)
@@ -48,7 +58,15 @@ def read_table(
     else:
         labels = _labels(path, label, columns[label])
     owners = None if node is None else _texts(path, node, columns[node])
-    return pool_from(inputs, labels, task=task, name=path.stem, owners=owners, origin=path.name)
+    return pool_from(
+        inputs,
+        labels,
+        task=task,
+        name=path.stem,
+        owners=owners,
+        origin=path.name,
+        features=features,
+    )
 
 
 def _csv_columns(path: Path) -> Columns:
@@ -71,7 +89,8 @@ def _csv_columns(path: Path) -> Columns:
                 f"{path} row {number} has {len(row)} values for {len(header)} columns",
                 "give one value per column, separated by commas",
             )
-    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+    columns = ([value.strip() for value in column] for column in zip(*rows, strict=True))
+    return dict(zip(header, columns, strict=True))
 
 
 def _parquet_columns(path: Path) -> Columns:
@@ -132,9 +151,19 @@ def _texts(path: Path, name: str, values: list[Any]) -> Array:
 
 
 def _labels(path: Path, name: str, values: list[Any]) -> Array:
-    """Numbers where all labels are such, so that class 10 comes after 9; texts otherwise."""
-    texts = _texts(path, name, values)
+    """Whole numbers where all labels are such, so that class 10 comes after 9; texts otherwise.
+
+    Numbers are written "12" or "12.0". Others stay texts ("01" is not "1"), and so do all where
+    two ways to write one number meet. Fractions and the like, which are no classes, are left for
+    `pool_from` to refuse.
+    """
+    texts, of_row = np.unique(_texts(path, name, values), return_inverse=True)
+    whole = [int(match[1]) for text in texts if (match := _WHOLE.fullmatch(text))]
+    if len(set(whole)) == len(texts) and all(abs(number) < 2**63 for number in whole):
+        return np.array(whole, np.int64)[of_row]
     try:
-        return texts.astype(np.float64)
+        numbers = texts.astype(np.float64)
     except ValueError:
-        return texts
+        return texts[of_row]
+    classes = np.isfinite(numbers) & (numbers == np.round(numbers))
+    return (texts if classes.all() else numbers)[of_row]

@@ -205,14 +205,14 @@ class LocalEngine:
             for slot, leaves in updated.items():
                 for name, leaf in leaves.items():
                     nodes[slot][name][rows.to(leaf.device)] = leaf
-        numbers: dict[str, float] = {"counted": len(counted)}
-        if total is None:  # every upload was lost: nothing arrived, so nothing changes
-            return RoundResult(state, nodes, numbers)
+        if total is None:  # every upload was lost
+            total = Contribution(tree.zeros_like(state.theta), self._weights.new_zeros(()), {})
         state, metrics = self._algorithm.platform_step(state, total, self.fleet)
         weight = self._weights[counted.to(self._weights.device)].sum()
         metrics |= readable(total.metrics, weight)
+        numbers: dict[str, float] = {"counted": len(counted)}
         numbers |= {name: float(value) for name, value in metrics.items()}
-        if not self._bytes:
+        if not self._bytes and len(counted) > 0:
             scalars = {"weight": total.weight, **total.metrics}
             self._bytes = {
                 "bytes_down": payload_bytes(shared),
@@ -232,10 +232,17 @@ class LocalEngine:
 
 
 def readable(sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-    """Summed scalars as people read them: losses per Σw_i, the primal residual as a root."""
-    values = {name: total / weight for name, total in sums.items() if name.endswith("loss")}
-    if "primal_squared" in sums:
-        values["primal_residual"] = sums["primal_squared"].sqrt()
+    """Summed scalars as people read them.
+
+    Losses (names that end in "loss") are divided by Σw_i, the squared primal residual becomes a
+    root, and everything else stays the sum it is.
+    """
+    values = {}
+    for name, total in sums.items():
+        if name == "primal_squared":
+            values["primal_residual"] = total.sqrt()
+        else:
+            values[name] = total / weight if name.endswith("loss") else total
     return values
 
 
@@ -269,14 +276,14 @@ def lay_out(
     samples = max(len(n.support) for n in sources) + max(len(n.query) for n in sources)
 
     def laid(path: Literal["batched", "loop"]) -> Layout:
-        if path == "loop":
-            chosen = replace(execution, path=path, chunk=1)
-            return Layout(with_threads(chosen), Objective(model, loss))
         per_node = node_bytes(model, sample, samples, execution.torch_dtype)
         held = 2 * tree.size(model.theta) * execution.torch_dtype.itemsize * len(sources)
         if _fits_resident(federation, sources, execution):
             held += _data_bytes(federation, sources, execution)
         chunk = fitting_chunk(execution, per_node, held, len(sources))
+        if path == "loop":
+            chosen = replace(execution, path=path, chunk=1)
+            return Layout(with_threads(chosen), Objective(model, loss))
         chosen = replace(execution, path=path, chunk=chunk)
         # Under vmap a native convolution has a forward-mode derivative of its gradient only.
         return Layout(with_threads(chosen), Objective(model, loss, forward_mode=convolves(model)))

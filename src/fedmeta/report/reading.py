@@ -222,7 +222,7 @@ def read_run(path: Path) -> RunFacts:
             metric="mse" if facts.kind == "regression" else "accuracy",
             adaptation_steps=int(summary.get("adaptation_steps", steps)),
             target_metric={
-                int(s): {name: float(value) for name, value in row.items()}
+                int(s): {name: _or_nan(value) for name, value in row.items()}
                 for s, row in summary.get("target_metric", {}).items()
             },
             targets=[_target(row) for row in summary.get("targets", [])],
@@ -305,8 +305,13 @@ def _federation(stored: Mapping[str, Any]) -> FederationFacts:
     )
 
 
+def _or_nan(value: Any) -> float:
+    """A metric; None stands for one that was not finite."""
+    return math.nan if value is None else float(value)
+
+
 def _target(row: Mapping[str, Any]) -> TargetFacts:
-    metric = {int(steps): float(value) for steps, value in row["metric"].items()}
+    metric = {int(steps): _or_nan(value) for steps, value in row["metric"].items()}
     return TargetFacts(str(row["name"]), int(row["query"]), metric)
 
 

@@ -14,6 +14,8 @@ from fedmeta.participation import Participation
 from fedmeta.plain import to_plain
 from fedmeta.training import TrainingSettings
 
+_SCALING = {"scaling": "per-feature", "scaling_from": "sources", "scaling_floor": 0.05}
+
 
 def code(settings: Mapping[str, Any], seed: int) -> str:
     """The calls that make the same run, defaults left out.
@@ -25,19 +27,21 @@ def code(settings: Mapping[str, Any], seed: int) -> str:
         seed: of the run.
     """
     data, model = settings["data"], settings["model"]
-    algorithm = {k: v for k, v in settings["algorithm"].items() if k != "name"}
+    algorithm = {k: v for k, v in settings["algorithm"].items() if k not in ("name", "prior")}
     known = ALGORITHMS.get(settings["algorithm"]["name"])
     lines = ["import fedmeta as fm", "", f"federation = {_federation(data, seed)}", "fm.train("]
     arguments = [
         "federation,",
         f"{_call(ModelSettings, model)}," if "class" not in model else _own(model["class"]),
-        f"{_call(known, algorithm)}," if known else _own(settings["algorithm"]["name"]),
+        f"{_call(known, algorithm)},{_prior(settings['algorithm'])}"
+        if known
+        else _own(settings["algorithm"]["name"]),
         f"{_call(TrainingSettings, settings['training'])},",
     ]
     if settings.get("loss", "auto") != "auto":
         arguments.append(f"loss={settings['loss']!r},")
-    scaling = {name: data[name] for name in ("scaling", "scaling_from") if name in data}
-    if scaling and scaling != {"scaling": "per-feature", "scaling_from": "sources"}:
+    scaling = {name: data[name] for name in _SCALING if name in data}
+    if scaling and any(value != _SCALING[name] for name, value in scaling.items()):
         arguments.append(f"scaling=fm.fit_scaling(federation, {_values(scaling)}),")
     for name, cls in (("execution", Execution), ("participation", Participation)):
         call = _call(cls, settings.get(name, {}))
@@ -57,6 +61,12 @@ def _federation(data: Mapping[str, Any], seed: int) -> str:
     return (
         f"fm.load(fm.DataSettings({data['name']!r}{'' if rest == ')' else ', '}{rest}, seed={seed})"
     )
+
+
+def _prior(algorithm: Mapping[str, Any]) -> str:
+    if not algorithm.get("prior"):
+        return ""
+    return f"  # with a prior model of your own, λ = {algorithm['prior'].get('strength')}"
 
 
 def _own(name: Any) -> str:
