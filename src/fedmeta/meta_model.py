@@ -82,7 +82,7 @@ class MetaModel:
                 f"there are {len(scaled)} samples and {len(targets)} labels to adapt to",
                 "give at least one sample, and one label for each",
             )
-        samples = Samples(scaled, targets, torch.ones(len(scaled), dtype=scaled.dtype))
+        samples = Samples(scaled, targets, scaled.new_ones(len(scaled)))
         objective = Objective(lambda theta, x, _key: self.network(theta, x, None), self.loss)
         theta = adapt(objective, rule, self.theta, samples, randomness.key(seed))
         return replace(self, theta=theta)

@@ -161,7 +161,8 @@ class Job:
         )
 
     def meta_model(self, state: PlatformState, run_id: str) -> MetaModel:
-        """The artefact that a device needs."""
+        """The artefact that a device needs, on the CPU wherever it was trained."""
+        execution = self.layout.execution
         about = {
             "network": self.settings["model"],
             "loss": self.settings["loss"],
@@ -169,8 +170,8 @@ class Job:
             "run": run_id,
         }
         return MetaModel(
-            self.model,
-            state.theta,
+            self.model.to(torch.device("cpu"), execution.torch_dtype),
+            {name: leaf.cpu() for name, leaf in state.theta.items()},
             self.scaling,
             self.federation.task,
             self.loss,

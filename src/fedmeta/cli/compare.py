@@ -122,10 +122,12 @@ def print_comparison(comparison: dict[str, Any]) -> None:
 
 
 def _points(metric: str, difference: dict[str, Any]) -> str:
-    scale, unit = (100, " points") if metric == "accuracy" else (1, "")
-    width = difference["ci95"]
-    interval = "" if width is None else f" ± {scale * width:.3g}"
-    return f"{scale * difference['mean']:+.3g}{interval}{unit}"
+    """A paired difference for people: accuracies differ by percentage points."""
+    mean, width = difference["mean"], difference["ci95"]
+    if metric == "accuracy":
+        interval = "" if width is None else f" ± {100 * width:.1f}"
+        return f"{100 * mean:+.1f}{interval} points"
+    return f"{mean:+.3g}" + ("" if width is None else f" ± {width:.2g}")
 
 
 COMMAND = Command(
