@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 import time
@@ -13,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -34,8 +32,8 @@ from fedmeta.meta_model import MetaModel, check_same_tensors
 from fedmeta.models import ModelSettings, build
 from fedmeta.participation import Participation
 from fedmeta.plain import from_plain, to_plain
-from fedmeta.run_folder import Record, RunFolder, difference, versions
-from fedmeta.storage import tensor_bytes
+from fedmeta.resuming import check_same_run, federation_digest, start_digest, stored_run
+from fedmeta.run_folder import Record, RunFolder, versions
 from fedmeta.tree import Tree
 
 
@@ -230,7 +228,7 @@ def train(
     if resume and folder is None:
         raise RunFolderError("there is nothing to resume", "give the folder of a run")
     opened = RunFolder.open(Path(folder)) if resume and folder is not None else None
-    stored = _stored(opened) if opened else None
+    stored = stored_run(opened) if opened else None
     if stored is not None:  # sums must be laid out as before, or the last bits would differ
         execution = from_plain(Execution, stored["settings"]["execution"], "execution")
     job = prepare(
@@ -251,12 +249,12 @@ def train(
         "versions": versions(),
         "seed": training.seed,
         "federation": federation_digest(federation),
-        "start": _start_digest(job),
+        "start": start_digest(job.model, job.scaling),
         "settings": job.settings,
         "origin": dict(origin or (stored or {}).get("origin") or {}),
     }
     if stored is not None and opened is not None:
-        _check_same_run(opened, stored, identity)
+        check_same_run(opened, stored, identity)
     elif folder is not None:
         opened = RunFolder.create(Path(folder), identity, describe(federation))
     with machine(job.layout.execution), opened.held() if opened else nullcontext():
@@ -466,61 +464,6 @@ def _diverged(number: int, algorithm: Algorithm, folder: RunFolder | None) -> Di
     return DivergedError(
         f"training diverged in round {number}: a loss or parameter is no longer finite", remedy
     )
-
-
-def _stored(folder: RunFolder) -> dict[str, Any]:
-    """The settings of a run to be resumed, with all that resuming looks at."""
-    stored = folder.settings()
-    settings = stored.get("settings")
-    parts = settings if isinstance(settings, Mapping) else {}
-    whole = {"id", "created", "federation"} <= {*stored}
-    if not whole or not all(isinstance(parts.get(k), Mapping) for k in ("execution", "training")):
-        raise RunFolderError(f"{folder.path}/settings.json is damaged", "restore the file")
-    return stored
-
-
-def _check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """A run may only be resumed as it was begun, though for more rounds."""
-    if stored["federation"] != given["federation"]:
-        raise RunFolderError(
-            f"the data of run {folder.path} have changed since it was started",
-            "resume with the data it was started with",
-        )
-
-    def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-        training = {k: v for k, v in settings["training"].items() if k != "rounds"}
-        return {**settings, "training": training}
-
-    found = difference(comparable(stored["settings"]), comparable(given["settings"]))
-    if found is not None:
-        raise RunFolderError(
-            f"run {folder.path} was started with other settings: {found}",
-            "resume with the settings it was started with (only rounds may change)",
-        )
-    if stored["start"] != given["start"]:
-        raise RunFolderError(
-            f"run {folder.path} was started from other weights or with another input scaling",
-            "resume with the model it was started with",
-        )
-
-
-def _start_digest(job: Job) -> str:
-    """A fingerprint of where training starts: initial parameters, constants, input scaling."""
-    digest = hashlib.sha256()
-    for leaves in (job.model.theta, job.model.constants, job.scaling.tensors()):
-        digest.update(tensor_bytes(leaves))
-    return digest.hexdigest()
-
-
-def federation_digest(federation: Federation) -> str:
-    """A fingerprint of all samples that nodes hold, and of who holds them."""
-    digest = hashlib.sha256()
-    for node in federation.nodes:
-        digest.update(f"{node.name}:{node.role}:{len(node.support)}:{len(node.query)};".encode())
-        for positions in (node.support, node.query):
-            digest.update(np.ascontiguousarray(federation.inputs[positions]).tobytes())
-            digest.update(np.ascontiguousarray(federation.labels[positions]).tobytes())
-    return digest.hexdigest()
 
 
 def _now() -> str:

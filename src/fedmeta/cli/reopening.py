@@ -20,9 +20,10 @@ from fedmeta.losses import check_loss, named_loss, squared_error
 from fedmeta.meta_model import MetaModel
 from fedmeta.models import ModelSettings
 from fedmeta.plain import from_plain
+from fedmeta.resuming import federation_digest
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Table, merged
-from fedmeta.training import TrainingSettings, federation_digest
+from fedmeta.training import TrainingSettings
 
 OWN_CODE = (
     Parameter("model", str, "Your own network, named again.", metavar="FILE.PY:FUNCTION"),
