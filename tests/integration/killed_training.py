@@ -103,10 +103,36 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Run once undisturbed, and once killed `kills` times."""
+    """Both ways to be killed: many runs once each, and one run many times."""
     torch.set_num_threads(1)
-    rounds, luck, hits = 15 + 6 * kills, random.Random(seed), 0
     torch.func.vmap(torch.func.grad(torch.sin))(torch.zeros(2))  # load it before forking
+    luck = random.Random(seed)
+    once = killed_once_each(folder / "once", kills, luck)
+    often = killed_often(folder / "often", kills, luck)
+    return {**often, "hits": min(once.pop("hits"), often["hits"]), **once}
+
+
+def killed_once_each(folder: Path, kills: int, luck: random.Random) -> dict[str, Any]:
+    """As many runs as kills, each killed at one random moment and resumed to its end."""
+    rounds, hits, equal = 40, 0, 0
+    started = time.monotonic()
+    assert survived(forked(lambda: work(folder / "alone", rounds)))
+    whole = time.monotonic() - started
+    alone = outcome(folder / "alone")
+    for number in range(kills):
+        place = folder / str(number)
+        child = forked(lambda place=place: work(place, rounds))  # type: ignore[misc]
+        time.sleep(luck.uniform(0, whole))
+        os.kill(child, signal.SIGKILL)
+        hits += not survived(child)
+        assert survived(forked(lambda place=place: work(place, rounds)))  # type: ignore[misc]
+        equal += outcome(place) == alone
+    return {"hits": hits, f"all {kills} equal": equal == kills}
+
+
+def killed_often(folder: Path, kills: int, luck: random.Random) -> dict[str, Any]:
+    """One run undisturbed, and one killed again and again."""
+    rounds, hits = 15 + 6 * kills, 0
     started = time.monotonic()
     assert survived(forked(lambda: work(folder / "alone", rounds)))
     whole = time.monotonic() - started
