@@ -718,7 +718,7 @@ AFTERWARDS = [
     bad("evaluate with α = 0", "evaluate run --inner-step-size 0", "is 0.0", "greater than 0"),
     bad(
         "evaluate with a huge α",
-        "evaluate run --inner-step-size 1e38 --steps 9 --out new.json",
+        "evaluate run --inner-step-size 1e300 --steps 9 --out new.json",
         "9 adaptation steps",
         "no longer finite",
         "lower the inner step size",
