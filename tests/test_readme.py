@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from fedmeta.algorithms import PerFedAvg
 from fedmeta.cli import adapt, compare, data, evaluate, report, train, tune
+from fedmeta.objective import Adaptation
+from fedmeta.settings import build_settings
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,7 +52,7 @@ def test_python_block_is_ten_lines() -> None:
     ],
 )
 def test_every_command_shown_exists_with_its_flags(line: str) -> None:
-    _, name, *words = shlex.split(line)
+    _, name, *words = shlex.split(line, comments=True)
     flags = {flag for each in COMMANDS[name].parameters for flag in each.flags}
     assert {word for word in words if word.startswith("-")} <= flags
 
@@ -59,3 +63,10 @@ def test_files_and_targets_named_in_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"make ([a-z-]+)", TEXT):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_the_settings_file_shown_is_valid() -> None:
+    (text,) = blocks("toml")
+    settings = build_settings(tomllib.loads(text))
+    assert settings.algorithm == PerFedAvg(Adaptation(0.1), 0.3, 5)
+    assert (settings.data.name, settings.data.node) == ("devices.csv", "user")

@@ -28,6 +28,7 @@ from fedmeta.imports import names_code
 from fedmeta.losses import Loss, named_loss
 from fedmeta.models import ModelSettings, build
 from fedmeta.objective import Adaptation, Objective, adapt
+from fedmeta.run_folder import RunFolder
 from fedmeta.storage import read_tensors, write_tensors
 from fedmeta.tree import Tree
 
@@ -243,10 +244,16 @@ def load_theta(path: Path | str) -> Tree:
 def _file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    if not (path / FILE).exists() and (path / "settings.json").exists():
+    if not (path / FILE).exists():
+        folder = RunFolder.open(path)
+        if folder.has_ended():
+            raise RunFolderError(
+                f"run {path} has no model: its training diverged",
+                "train it again with a larger penalty or smaller steps",
+            )
         raise RunFolderError(
-            f"run {path} has no {FILE}: it has not finished, or diverged",
-            "continue it with train --resume, or use another run",
+            f"run {path} has no model: it has not finished",
+            f"continue it with train --resume {path}",
         )
     return path / FILE
 
@@ -296,7 +303,7 @@ def _network(
             raise RunFolderError(
                 f"{file} was trained with a network of your own "
                 f"({stored.get('class') or stored['name']})",
-                "name that network again: evaluate --model, adapt --network, or network= in Python",
+                "name that network again: --model on the command line, network= in Python",
             )
         network = ModelSettings(**stored)
     return functionalise(build(network, shape, task.outputs, seed=0))

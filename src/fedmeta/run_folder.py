@@ -61,12 +61,7 @@ class RunFolder:
     ) -> RunFolder:
         """Make a new run folder; one that holds a run already is refused."""
         folder = cls(path)
-        if folder._settings_file.exists():
-            raise RunFolderError(
-                f"{path} holds a run already", "continue it with --resume, or choose another --out"
-            )
-        if (path / "comparison.json").exists():
-            raise RunFolderError(f"{path} holds a comparison already", "choose another --out")
+        folder.check_free()
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
         write_json(path / "federation.json", federation)
@@ -79,11 +74,29 @@ class RunFolder:
         folder = cls(path)
         if not path.is_dir():
             raise RunFolderError(f"there is no run folder {path}", "check the path")
+        if (path / "comparison.json").is_file():
+            raise RunFolderError(
+                f"{path} is a comparison of several runs", f"name one of those in {path / 'runs'}"
+            )
         if not folder._settings_file.is_file():
             raise RunFolderError(
                 f"{path} holds no run (no settings.json)", "name the folder that --out made"
             )
         return folder
+
+    def check_free(self) -> None:
+        """Refuse a folder that holds a run or a comparison already."""
+        if self._settings_file.exists():
+            raise RunFolderError(
+                f"{self.path} holds a run already",
+                "continue it with --resume, or choose another --out",
+            )
+        if (self.path / "comparison.json").exists():
+            raise RunFolderError(f"{self.path} holds a comparison already", "choose another --out")
+
+    def has_ended(self) -> bool:
+        """Whether there is a summary: the run finished, stopped early or diverged."""
+        return (self.path / "summary.json").exists()
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -40,14 +40,14 @@ from fedmeta.training import TrainingSettings
 
 Table = dict[str, Any]
 
-_TABLES = {
+TABLES = {
     "data": DataSettings,
     "model": ModelSettings,
     "training": TrainingSettings,
     "execution": Execution,
     "participation": Participation,
 }
-_KEYS = (*_TABLES, "preset", "algorithm", "algorithms", "inner", "prior", "loss", "init")
+_KEYS = (*TABLES, "preset", "algorithm", "algorithms", "inner", "prior", "loss", "init")
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,16 @@ def build_settings(table: Mapping[str, Any]) -> Settings:
     for name in ("algorithms", "inner", "prior"):
         subtable(table, name)
     parts: Table = {
-        name: from_plain(cls, subtable(table, name), name) for name, cls in _TABLES.items()
+        name: from_plain(cls, subtable(table, name), name) for name, cls in TABLES.items()
     }
     init = table.get("init")
     if init is not None and (not isinstance(init, str) or not init):
         raise SettingError(f"init is {init!r}", "give the path of a run or model file")
+    if not isinstance(table.get("algorithm", ""), str):
+        raise SettingError(
+            f"algorithm is {table['algorithm']!r}",
+            'write algorithm = "NAME" and put its settings under [algorithms.NAME]',
+        )
     loss = table.get("loss", "auto")
     if not isinstance(loss, str):
         raise SettingError(f"loss is {loss!r}", "give its name")

@@ -40,7 +40,7 @@ def test_progress_bar_on_a_terminal() -> None:
         bar.on_end({})
         assert bars.tasks[0].completed == 4
         assert bars.tasks[0].total == 10
-        assert bars.tasks[0].fields["status"] == "loss 0.25  targets 0.75"
+        assert bars.tasks[0].fields["status"] == "loss 0.25  adapted 0.75"
 
 
 def test_plain_progress_ends_with_the_last_round(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,7 @@ COMMAND = Command(
     "Adapt a meta-model to a device's own samples; metric before and after.",
     PARAMETERS,
     run,
-    example="fedmeta adapt runs/demo --data mine.csv --out mine.safetensors",
+    example="fedmeta adapt runs/mine --data new_device.csv --out adapted.safetensors",
 )
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class Parameter:
         setting: dotted place in the settings table that it overrides; "{algorithm}" stands for the
             chosen algorithm's name.
         metavar: what the value is called in --help.
+        default: what holds where it is not given, for --help.
     """
 
     name: str
@@ -44,6 +45,12 @@ class Parameter:
     short: str | None = None
     setting: str | None = None
     metavar: str | None = None
+    default: str | None = None
+
+    @property
+    def about(self) -> str:
+        """The help line, with what holds where nothing is given."""
+        return self.help if self.default is None else f"{self.help} [{self.default}]"
 
     @property
     def flag(self) -> str:

@@ -13,6 +13,7 @@ from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
 from fedmeta.comparison import Contestant, compare
 from fedmeta.errors import SettingError, require, require_choice
+from fedmeta.imports import names_code
 from fedmeta.settings import Table, build_algorithm, build_settings, merged, subtable
 from fedmeta.tuning import nested
 
@@ -91,7 +92,9 @@ def contestant(full: Table, text: str) -> Contestant:
     algorithm = build_algorithm(table, name)
     if not isinstance(algorithm, ADMMFedMeta):  # the others take no prior, and run without it
         table.pop("prior", None)
-    return Contestant(text, algorithm, table)
+    # An algorithm of one's own goes by its name, not by the path of its file.
+    label = f"{algorithm.name}:{extra}".rstrip(":") if names_code(name) else text
+    return Contestant(label, algorithm, table)
 
 
 def print_comparison(comparison: dict[str, Any]) -> None:

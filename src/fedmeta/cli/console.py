@@ -122,14 +122,14 @@ def status(record: Record) -> str:
 
     Example:
         >>> status({"round": 3, "meta_loss": 0.51234, "target": {"0": 0.5, "1": 0.75}})
-        'loss 0.5123  targets 0.75'
+        'loss 0.5123  adapted 0.75'
     """
     loss = loss_of(record)
     parts = [] if loss is None else [f"loss {loss:.4g}"]
     target = record.get("target") or {"1": None}
     reached = target.get("1", next(iter(target.values())))
     if reached is not None:
-        parts.append(f"targets {reached:.3g}")
+        parts.append(f"adapted {reached:.3g}")
     return "  ".join(parts)
 
 

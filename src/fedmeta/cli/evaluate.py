@@ -139,7 +139,7 @@ COMMAND = Command(
     "Evaluate a trained meta-model on target nodes, before and after adaptation.",
     PARAMETERS,
     run,
-    example="fedmeta evaluate runs/demo --steps 0,1,2,5,10",
+    example="fedmeta evaluate runs/mine --steps 0,1,2,5,10",
 )
 
 if __name__ == "__main__":

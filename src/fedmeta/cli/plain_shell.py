@@ -52,10 +52,10 @@ def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
                 nargs=count,
                 type=each.kind,
                 metavar=each.metavar or each.name.upper(),
-                help=each.help,
+                help=each.about,
             )
         elif each.kind is bool:
-            group.add_argument(*each.flags, dest=each.name, action="store_true", help=each.help)
+            group.add_argument(*each.flags, dest=each.name, action="store_true", help=each.about)
         else:
             group.add_argument(
                 *each.flags,
@@ -63,5 +63,5 @@ def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
                 type=each.kind,
                 action="append" if each.many else "store",
                 metavar=each.metavar or each.kind.__name__.upper(),
-                help=each.help,
+                help=each.about,
             )

@@ -79,7 +79,9 @@ def own_federation(folder: RunFolder) -> Federation:
         federation = load(from_plain(DataSettings, data, "data"), training.seed)
     except (DataError, SettingError) as error:
         raise RunFolderError(
-            f"the data of run {folder.path} cannot be read again ({error.problem})", remedy
+            f"the data of run {folder.path} cannot be read again from {Path.cwd()} "
+            f"({error.problem})",
+            remedy,
         ) from error
     if federation_digest(federation) != folder.settings().get("federation"):
         raise RunFolderError(

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.command import Parameter, Values
 from fedmeta.errors import SettingError
-from fedmeta.settings import Table, layered, merged, read_toml
+from fedmeta.objective import Adaptation
+from fedmeta.settings import TABLES, Table, layered, merged, read_toml
 from fedmeta.tuning import nested
+
+
+def _with_defaults(*parameters: Parameter) -> tuple[Parameter, ...]:
+    """The parameters with the defaults of the settings they set, read off the dataclasses."""
+    return tuple(replace(each, default=_default(each.setting or "")) for each in parameters)
+
+
+def _default(setting: str) -> str | None:
+    place, _, name = setting.rpartition(".")
+    if place.startswith("algorithms"):
+        owner: Any = ADMMFedMeta() if hasattr(ADMMFedMeta, name) else FedAvg()
+    else:
+        owner = {"inner": Adaptation, **TABLES}.get(place, object)()
+    value = getattr(owner, name, None)
+    return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
 
 CONFIG = (
     Parameter("config", str, "Settings file (TOML); flags override it.", short="c", metavar="FILE"),
@@ -24,7 +43,7 @@ CONFIG = (
 )
 
 _D = "Data"
-DATA = (
+DATA = _with_defaults(
     Parameter(
         "data",
         str,
@@ -50,7 +69,7 @@ DATA = (
 )
 
 _M = "Method"
-METHOD = (
+METHOD = _with_defaults(
     Parameter(
         "model", str, "auto, cnn, mlp, linear, or file.py:function.", _M, setting="model.name"
     ),
@@ -64,7 +83,7 @@ METHOD = (
     Parameter("rounds", int, "T: communication rounds.", _M, short="r", setting="training.rounds"),
 )
 
-ALGORITHM = (
+ALGORITHM = _with_defaults(
     Parameter(
         "algorithm",
         str,
@@ -109,7 +128,7 @@ ALGORITHM = (
 )
 
 _X = "Machine"
-MACHINE = (
+MACHINE = _with_defaults(
     Parameter("device", str, "cpu or cuda.", _X, setting="execution.device"),
     Parameter("dtype", str, "float32 or float64.", _X, setting="execution.dtype"),
     Parameter("path", str, "auto, batched, loop or measure.", _X, setting="execution.path"),
@@ -117,11 +136,13 @@ MACHINE = (
     Parameter("threads", int, "CPU threads.", _X, setting="execution.threads"),
 )
 
-SEED = Parameter("seed", int, "Fixes everything that is drawn.", short="s", setting="training.seed")
+(SEED,) = _with_defaults(
+    Parameter("seed", int, "Fixes everything that is drawn.", short="s", setting="training.seed")
+)
 SEEDS = Parameter("seeds", int, "How many repeats, each with its own nodes and weights.")
 OUT = Parameter("out", str, "Folder for the results.", short="o", metavar="FOLDER")
 
-PARTICIPATION = (
+PARTICIPATION = _with_defaults(
     Parameter(
         "fraction", float, "Share of devices asked per round.", _M, setting="participation.fraction"
     ),

@@ -47,6 +47,8 @@ def run(values: Values) -> None:
         opened = RunFolder.open(Path(values["resume"]))
         _refuse_other_machine(opened, full.get("execution", {}))
         full = stored_table(opened, full)
+    elif values["out"]:
+        RunFolder(Path(values["out"])).check_free()  # before data are read, which may take long
     settings = build_settings(full)
     federation = load(settings.data, settings.training.seed)
     name = f"{settings.algorithm.name}-{Path(settings.data.name).stem}"

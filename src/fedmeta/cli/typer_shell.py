@@ -68,7 +68,7 @@ def _function(command: Command, chosen: list[tuple[Command, Values]]) -> Callabl
             return Annotated[kind, about]
         info = typer.Option(
             *each.flags,
-            help=each.help,
+            help=each.about.replace("[", r"\["),
             rich_help_panel=each.panel,
             show_default=False,
             metavar=each.metavar,

@@ -100,8 +100,12 @@ class Federation:
         for node in self.nodes:
             if node.name == name:
                 return node
-        names = ", ".join(node.name for node in self.nodes[:20])
-        raise DataError(f"there is no node {name!r} in {self.name}", f"use one of: {names}")
+        known = [node.name for node in self.targets or self.nodes]
+        more = f", … ({len(known)} in all)" if len(known) > 20 else ""
+        raise DataError(
+            f"there is no node {name!r} in {self.name}",
+            f"use one of: {', '.join(known[:20])}{more}",
+        )
 
     def with_nodes(self, nodes: Iterable[Node]) -> Federation:
         """The same pool with other nodes."""

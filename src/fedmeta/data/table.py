@@ -126,7 +126,7 @@ def _numbers(path: Path, name: str, values: list[Any]) -> Array:
         row, value = next((r, v) for r, v in enumerate(values, start=1) if not _is_number(v))
         raise DataError(
             f"{path} column {name!r}, row {row} is {value!r}, not a number",
-            "give numbers, or drop the column",
+            "give numbers, drop the column, or name it with --node if it says whose sample it is",
         )
     if not np.isfinite(numbers).all():
         row = int((~np.isfinite(numbers)).argmax())
