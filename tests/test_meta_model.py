@@ -240,7 +240,7 @@ def test_no_code_is_imported_because_a_file_names_it(run: Run, tmp_path: Path) -
 def test_files_that_are_no_meta_model(run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="there is no"):
         MetaModel.load(tmp_path / "none")
-    with pytest.raises(RunFolderError, match=rf"there is no .*{FILE}"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         MetaModel.load(tmp_path)
     save_file({"a": torch.zeros(1)}, tmp_path / "plain")
     with pytest.raises(RunFolderError, match="not a meta-model of fedmeta"):
@@ -263,7 +263,7 @@ def test_files_that_are_no_meta_model(run: Run, tmp_path: Path) -> None:
         MetaModel.load(tmp_path / "bad")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "settings.json").write_text("{}")
-    with pytest.raises(RunFolderError, match="has not finished, or diverged"):
+    with pytest.raises(RunFolderError, match="has no model.safetensors: it has not finished"):
         MetaModel.load(tmp_path / "run")
     whole = (tmp_path / "m").read_bytes()
     (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])

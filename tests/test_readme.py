@@ -70,3 +70,7 @@ def test_the_settings_file_shown_is_valid() -> None:
     settings = build_settings(tomllib.loads(text))
     assert settings.algorithm == PerFedAvg(Adaptation(0.1), 0.3, 5)
     assert (settings.data.name, settings.data.node) == ("devices.csv", "user")
+
+
+def test_nothing_is_left_to_fill_in() -> None:
+    assert "@@" not in TEXT

@@ -246,13 +246,13 @@ def _file(path: Path) -> Path:
         return path
     if not (path / FILE).exists():
         folder = RunFolder.open(path)
-        if folder.has_ended():
+        if folder.has_ended() and folder.summary().get("status") == "diverged":
             raise RunFolderError(
-                f"run {path} has no model: its training diverged",
+                f"run {path} has no {FILE}: its training diverged",
                 "train it again with a larger penalty or smaller steps",
             )
         raise RunFolderError(
-            f"run {path} has no model: it has not finished",
+            f"run {path} has no {FILE}: it has not finished",
             f"continue it with train --resume {path}",
         )
     return path / FILE

@@ -752,14 +752,14 @@ AFTERWARDS = [
     bad(
         "evaluate without its data",
         "evaluate run",
-        "data of run run cannot be read again (there is no file or folder data.csv)",
+        "(there is no file or folder data.csv)",
         "put them back",
         prepare=remove("data.csv"),
     ),
     bad(
         "evaluate data of Python's own",
         "evaluate run",
-        "cannot be read again (there is no data set 'own data')",
+        "(there is no data set 'own data')",
         "open the run from Python",
         prepare=edit("run/settings.json", data_of_its_own),
     ),
@@ -780,8 +780,8 @@ AFTERWARDS = [
         "samples are needed",
         "either --data FILE or --target",
     ),
-    bad("unknown node", "adapt run --target devise", "no node 'devise'", "device-0, device-1"),
-    bad("unnamed node", "adapt run --target ''", "no node ''", "device-0, device-1"),
+    bad("unknown node", "adapt run --target devise", "no node 'devise'", "use one of: device-"),
+    bad("unnamed node", "adapt run --target ''", "no node ''", "use one of: device-"),
     bad(
         "unknown class",
         "adapt run --data bad.csv",
