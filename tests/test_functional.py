@@ -38,7 +38,7 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.tanh(self.first(x)))  # type: ignore[no-any-return]
+        return self.second(torch.tanh(self.first(x)))
 
 
 class Untied(nn.Module):
@@ -63,7 +63,7 @@ class Own(nn.Module):
         self.layer, self.fault = nn.Linear(3, 3), fault
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fault(self, self.layer(x))  # type: ignore[no-any-return]
+        return self.fault(self, self.layer(x))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_frozen_parameters_are_constants() -> None:
     result = trace(engine_for(ADMMFedMeta(), classification(), taken), taken, 3)
     assert list(result.state.theta) == ["2.weight", "2.bias"]
     module = taken.module(result.state.theta)
-    assert torch.equal(module[0].weight, model[0].weight)  # type: ignore[index]
-    assert not torch.equal(module[2].weight, model[2].weight)  # type: ignore[index]
+    assert torch.equal(module[0].weight, model[0].weight)
+    assert not torch.equal(module[2].weight, model[2].weight)
 
 
 def test_buffers_are_constants_and_travel() -> None:
@@ -137,7 +137,7 @@ def test_buffers_are_constants_and_travel() -> None:
             self.register_buffer("shift", torch.ones(3))
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x + self.shift)  # type: ignore[no-any-return]
+            return self.layer(x + self.shift)
 
     taken = double(Shifted())
     assert taken.constants["shift"].dtype == torch.float64
@@ -163,7 +163,7 @@ def test_tied_parameters_are_one() -> None:
         )
         assert largest_difference(got.theta, expected.theta) < 1e-12
     module = taken.module(got.state.theta)
-    assert module.second.weight is module.first.weight  # type: ignore[union-attr]
+    assert module.second.weight is module.first.weight
     assert torch.allclose(module(INPUTS), taken(got.state.theta, INPUTS))
 
 
@@ -340,7 +340,7 @@ class TestCheck:
 
             def forward(self, x: Tensor) -> Tensor:
                 inputs = (x, x, x) if isinstance(self.body, nn.MultiheadAttention) else (x,)
-                return self.body(*inputs)[0][:, -1]  # type: ignore[no-any-return]
+                return self.body(*inputs)[0][:, -1]
 
         sequences = torch.randn(4, 5, 3, dtype=torch.float64)
         with pytest.raises(ModelError, match="different outputs for the same input"):

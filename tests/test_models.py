@@ -116,7 +116,7 @@ def test_kinds() -> None:
     assert size(model) == (9 * 2 + 2) + (2 * 3 * 3 * 3 + 3)
     slope = next(layer for layer in model if isinstance(layer, nn.LeakyReLU)).negative_slope
     assert slope == 0.2
-    assert ModelSettings(hidden=[4, 3]).hidden == (4, 3)  # type: ignore[arg-type]
+    assert ModelSettings(hidden=[4, 3]).hidden == (4, 3)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_kinds() -> None:
 )
 def test_settings_that_make_no_sense(fields: dict[str, object], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        ModelSettings(**fields)  # type: ignore[arg-type]
+        ModelSettings(**fields)
 
 
 def test_a_cnn_needs_images() -> None:

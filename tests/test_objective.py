@@ -94,7 +94,7 @@ class TestByHand:
     def test_meta_gradient(self, curvature: str) -> None:
         # r = 2(0.6 − 3) = −4.8, ∇²L = 8, G = (1 − 0.1·8)·r = −0.96; a quadratic has no
         # difference error
-        rule = MetaGradient(Adaptation(0.1), curvature)  # type: ignore[arg-type]
+        rule = MetaGradient(Adaptation(0.1), curvature)
         gradient, loss = meta_gradient(self.objective, rule, self.theta, self.data, facts())
         assert float(loss) == pytest.approx(2.4**2)
         expected = -4.8 if curvature == "none" else -0.96
@@ -172,7 +172,7 @@ def test_convolutions_on_both_paths(curvature: str) -> None:
     settings = ModelSettings("cnn", channels=(2, 3), last_pooling="average")
     model = double(build(settings, (1, 6, 5), 3, seed=0))
     nodes = [node(3, 2, (1, 6, 5)), NodeData(samples(3, (1, 6, 5), 5), samples(2, (1, 6, 5), 6))]
-    rule = MetaGradient(Adaptation(0.2, steps=2), curvature)  # type: ignore[arg-type]
+    rule = MetaGradient(Adaptation(0.2, steps=2), curvature)
 
     def one(objective: Objective, data: NodeData) -> Tensor:
         return flat(meta_gradient(objective, rule, model.theta, data, facts())[0])
@@ -222,9 +222,9 @@ def test_adaptation_moves_only_its_scope() -> None:
 )
 def test_nonsense_is_refused(arguments: dict[str, object], named: str) -> None:
     with pytest.raises(SettingError, match=named):
-        Adaptation(**arguments)  # type: ignore[arg-type]
+        Adaptation(**arguments)
     with pytest.raises(SettingError, match="did you mean 'exact'"):
-        MetaGradient(Adaptation(), "exakt")  # type: ignore[arg-type]
+        MetaGradient(Adaptation(), "exakt")
     with pytest.raises(SettingError, match=r"difference\.offset"):
         InverseSchedule(offset=0)
 

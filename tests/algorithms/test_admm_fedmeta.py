@@ -143,7 +143,7 @@ def test_platform_step_is_the_papers_formula(
     for platform, formula in expected.items():
         algorithm = ADMMFedMeta(
             INNER,
-            platform=platform,  # type: ignore[arg-type]
+            platform=platform,
             prior=SquaredEuclidean(strength, prior),
         )
         state, metrics = algorithm.platform_step(algorithm.init(theta, fleet), total, fleet)
@@ -196,7 +196,7 @@ def test_rules_agree_when_everyone_takes_part() -> None:
         results = [
             trace(
                 engine_for(
-                    ADMMFedMeta(INNER, 0.5, rule=rule, platform=platform, prior=prior),  # type: ignore[arg-type]
+                    ADMMFedMeta(INNER, 0.5, rule=rule, platform=platform, prior=prior),
                     data,
                     MODEL,
                     LAYOUTS["batched-3"],
@@ -218,7 +218,7 @@ def test_rules_differ_when_some_are_missing() -> None:
     results = [
         trace(
             engine_for(
-                ADMMFedMeta(INNER, 0.5, rule=rule),  # type: ignore[arg-type]
+                ADMMFedMeta(INNER, 0.5, rule=rule),
                 data,
                 MODEL,
                 participation=Participation(0.5),
@@ -239,7 +239,7 @@ def test_a_prior_of_no_strength_is_no_prior_bit_for_bit() -> None:
                 trace(
                     engine_for(
                         ADMMFedMeta(INNER, 0.5, platform=platform, prior=prior), data, MODEL
-                    ),  # type: ignore[arg-type]
+                    ),
                     MODEL,
                     3,
                 ).state.theta
@@ -291,7 +291,7 @@ def test_settings() -> None:
         ({"curvature": "full"}, "curvature"),
     ]:
         with pytest.raises(SettingError, match=named):
-            ADMMFedMeta(**arguments)  # type: ignore[arg-type]
+            ADMMFedMeta(**arguments)
 
 
 def test_penalties_by_name() -> None:

@@ -49,7 +49,7 @@ def thetas(
 
 def test_reptile_with_mixing_1_is_fedavg() -> None:
     common = {"step_size": 0.2, "local_steps": 3, "batch_size": 2}
-    reptile, fedavg = Reptile(mixing=1.0, **common), FedAvg(**common)  # type: ignore[arg-type]
+    reptile, fedavg = Reptile(mixing=1.0, **common), FedAvg(**common)
     for participation in (Participation(), Participation(0.5)):
         a, b = (thetas(each, participation=participation) for each in (reptile, fedavg))
         assert largest_difference(a, b) < 1e-14
@@ -126,7 +126,7 @@ def test_the_prior_pulls_even_when_every_upload_is_lost(rule: Any, platform: Any
 
 @pytest.mark.parametrize("rule", ["participants", "stale"])
 def test_nodes_that_are_not_counted_keep_their_state(rule: str) -> None:
-    algorithm = ADMMFedMeta(Adaptation(0.1), rule=rule)  # type: ignore[arg-type]
+    algorithm = ADMMFedMeta(Adaptation(0.1), rule=rule)
     engine = engine_for(algorithm, DATA, MODEL, LAYOUTS["batched-3"], Participation(0.4))
     state, nodes = engine.start(MODEL.theta)
     counted = Participation(0.4).counted(5, 1, engine._draws).tolist()
@@ -148,7 +148,7 @@ def test_adam_by_hand() -> None:
     assert float(memory["steps"]["count"]) == 3
     assert ServerOptimizer("sgd", 0.1).platform_state(theta).memory == {}
     with pytest.raises(SettingError, match="did you mean 'adam'"):
-        ServerOptimizer("adma", 0.1)  # type: ignore[arg-type]
+        ServerOptimizer("adma", 0.1)
 
 
 def test_costs_and_adaptations() -> None:

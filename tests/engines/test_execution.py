@@ -38,7 +38,7 @@ class Recurrent(nn.Module):
         self.body, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x.unsqueeze(-1))[0][:, -1])  # type: ignore[no-any-return]
+        return self.head(self.body(x.unsqueeze(-1))[0][:, -1])
 
 
 class Branching(nn.Module):
@@ -50,7 +50,7 @@ class Branching(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.layer(x)
-        return out if float(self.layer.weight.detach().sum()) > -1e9 else -out  # type: ignore[no-any-return]
+        return out if float(self.layer.weight.detach().sum()) > -1e9 else -out
 
 
 def laid_out(model: nn.Module, execution: Execution, data: Federation = DATA) -> Layout:
@@ -72,7 +72,7 @@ def test_settings() -> None:
         ({"device": "tpu"}, "device"),
     ]:
         with pytest.raises(SettingError, match=named):
-            Execution(**arguments)  # type: ignore[arg-type]
+            Execution(**arguments)
     with (
         mock.patch("torch.cuda.is_available", return_value=False),
         pytest.raises(SettingError, match="sees no GPU"),
@@ -109,7 +109,7 @@ def test_working_memory_grows_with_samples_and_parameters() -> None:
     assert few == (6 * 10 * 12 + 12 * 24) * 8
     assert many - few == 6 * 10 * 12 * 8
     assert node_bytes(large, sample, 10, torch.float64) > 10 * few
-    assert not small.inference[0]._forward_hooks  # type: ignore[index]
+    assert not small.inference[0]._forward_hooks
 
 
 def test_chunks_by_the_budget() -> None:
@@ -124,7 +124,7 @@ def test_a_budget_too_small_for_one_node_says_how_much_is_needed() -> None:
     with pytest.raises(SettingError) as caught:
         fitting_chunk(Execution(memory=1.0), 2**30, 2**29, nodes=10)
     assert "take 0.5 GiB and one node needs 1 GiB" in caught.value.problem
-    asked = float(re.search(r"--memory ([\d.]+)", caught.value.remedy)[1])  # type: ignore[index]
+    asked = float(re.search(r"--memory ([\d.]+)", caught.value.remedy)[1])
     assert fitting_chunk(Execution(memory=asked), 2**30, 2**29, nodes=10) == 1
 
 
@@ -171,7 +171,7 @@ def test_recurrent_models_run_in_the_loop() -> None:
 
 @pytest.mark.parametrize("path", ["auto", "measure"])
 def test_what_does_not_batch_falls_to_the_loop(path: str) -> None:
-    layout = laid_out(Branching(), Execution(dtype="float64", path=path))  # type: ignore[arg-type]
+    layout = laid_out(Branching(), Execution(dtype="float64", path=path))
     assert layout.execution.path == "loop"
 
 

@@ -121,11 +121,11 @@ def killed_once_each(folder: Path, kills: int, luck: random.Random) -> dict[str,
     alone = outcome(folder / "alone")
     for number in range(kills):
         place = folder / str(number)
-        child = forked(lambda place=place: work(place, rounds))  # type: ignore[misc]
+        child = forked(lambda place=place: work(place, rounds))
         time.sleep(luck.uniform(0, whole))
         os.kill(child, signal.SIGKILL)
         hits += not survived(child)
-        assert survived(forked(lambda place=place: work(place, rounds)))  # type: ignore[misc]
+        assert survived(forked(lambda place=place: work(place, rounds)))
         equal += outcome(place) == alone
     return {"hits": hits, f"all {kills} equal": equal == kills}
 

@@ -75,7 +75,7 @@ def grad_L(theta: Tensor, x: Tensor, y: Tensor, f: Model, loss: Loss) -> Tensor:
 
 def hessian_L(theta: Tensor, x: Tensor, y: Tensor, f: Model, loss: Loss) -> Tensor:  # noqa: N802
     """∇²L_i(θ, D), the whole matrix."""
-    H: Tensor = torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
+    H: Tensor = torch.autograd.functional.hessian(
         lambda at: L(at, x, y, f, loss), theta.detach().clone()
     )
     return H.detach()

@@ -40,7 +40,7 @@ class Centralised(Algorithm):
     inner: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
-        self.server  # noqa: B018 - building it checks its settings
+        ServerOptimizer(self.optimizer, self.step_size)  # checks both
 
     @property
     def server(self) -> ServerOptimizer:

@@ -41,7 +41,7 @@ class FedMeta(MetaLearner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.server  # noqa: B018 - building it checks its settings
+        ServerOptimizer(self.optimizer, self.step_size)  # checks both
 
     @property
     def server(self) -> ServerOptimizer:

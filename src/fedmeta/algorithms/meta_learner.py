@@ -27,7 +27,7 @@ class MetaLearner(Algorithm):
     def __post_init__(self) -> None:
         fits = isinstance(self.inner, Adaptation)
         require(fits, "inner", self.inner, "an Adaptation, such as Adaptation(step_size=0.1)")
-        self.meta_gradient  # noqa: B018 - building it checks the curvature
+        MetaGradient(self.inner, self.curvature, self.difference)  # checks the curvature
 
     @property
     def meta_gradient(self) -> MetaGradient:
