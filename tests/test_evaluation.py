@@ -5,13 +5,17 @@ import pytest
 import torch
 from torch import nn
 
+from fedmeta.algorithms import FedAvg
 from fedmeta.data import Federation, unpacked
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.local import Layout, node_keys
 from fedmeta.errors import DataError
-from fedmeta.evaluation import Evaluation, evaluate, statistics
+from fedmeta.evaluation import Evaluation, evaluate, evaluate_model, statistics
 from fedmeta.losses import cross_entropy, squared_error
+from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation, Objective, adapt
+from fedmeta.plain import from_plain
+from fedmeta.training import TrainingSettings, train
 from problems import LAYOUTS, PLAIN, classification, double, mlp, regression, softmax_regression
 
 MANY = ((3, 4), (2, 3), (5, 2), (1, 6))
@@ -161,3 +165,15 @@ def test_any_chunk_size_serves() -> None:
     layout = Layout(execution, Objective(MODEL, cross_entropy))
     got = evaluate(layout, MODEL.theta, Adaptation(0.5), (1,), CLASSES, CLASSES.targets, PLAIN, 0)
     assert got.losses[1] == pytest.approx(evaluated().losses[1], abs=1e-12)
+
+
+def test_a_model_evaluates_as_its_run_did() -> None:
+    data = classification()
+    run = train(data, ModelSettings("mlp", hidden=(4,)), FedAvg(), TrainingSettings(rounds=2))
+    own = from_plain(Execution, run.summary["settings"]["execution"], "execution")
+    assert evaluate_model(run.meta_model, data, execution=own) == run.evaluation
+    looped = evaluate_model(run.meta_model, data, steps=(0, 1))
+    assert run.evaluation is not None
+    assert looped.values[1] == pytest.approx(run.evaluation.values[1])
+    with pytest.raises(DataError, match="other classes or shapes"):
+        evaluate_model(run.meta_model, classification(classes=2))

@@ -25,6 +25,7 @@ from fedmeta.algorithms import (
 from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, FedmetaError
+from fedmeta.evaluation import Evaluation, evaluate_model
 from fedmeta.meta_model import MetaModel
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
@@ -41,6 +42,7 @@ __all__ = [
     "Contribution",
     "DataSettings",
     "DivergedError",
+    "Evaluation",
     "Execution",
     "Facts",
     "FedAvg",
@@ -64,6 +66,7 @@ __all__ = [
     "SquaredEuclidean",
     "Task",
     "TrainingSettings",
+    "evaluate_model",
     "federate",
     "fit_scaling",
     "load",

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.packing import NodeData, Samples
+from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling
+from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.local import Layout, NodeStore, node_keys
 from fedmeta.errors import DataError
+from fedmeta.meta_model import MetaModel
 from fedmeta.objective import Adaptation, Objective, adapt
 from fedmeta.tree import Tree
 
@@ -153,6 +156,53 @@ def evaluate(
         seen_classes=by_steps("seen"),
         losses=by_steps("loss"),
     )
+
+
+def evaluate_model(
+    model: MetaModel,
+    federation: Federation,
+    steps: Sequence[int] = (0, 1, 5),
+    *,
+    execution: Execution = Execution(path="loop", chunk=1),
+    seed: int = 0,
+) -> Evaluation:
+    """A model on the targets of a federation, before and after adapting by its own rule.
+
+    Args:
+        model: as training or `MetaModel.load` gives it.
+        federation: of the same classes and input shape; only its targets are looked at.
+        steps: numbers of adaptation steps to measure after.
+        execution: with its path and chunk size resolved; that of the model's own run gives the
+            numbers of that run to the last bit.
+        seed: of mini-batches, where the adaptation draws any.
+    """
+    if federation.task != model.task or federation.inputs.shape[1:] != model.input_shape:
+        raise DataError(
+            f"{federation.name} has other classes or shapes than the model was trained on",
+            "evaluate it on data like its own",
+        )
+    network = model.network.to(execution.torch_device, execution.torch_dtype)
+    theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
+    layout = Layout(execution, Objective(network, model.loss))
+    nodes = federation.targets
+    with machine(execution):
+        return evaluate(
+            layout, theta, model.adaptation, steps, federation, nodes, model.scaling, seed
+        )
+
+
+def score(model: MetaModel, inputs: Array, labels: Array) -> float:
+    """Accuracy or mean squared error of a model as it is, on raw samples.
+
+    Args:
+        model: adapted or not.
+        inputs: raw samples, (n, *input_shape).
+        labels: class numbers as the model counts them, or values.
+    """
+    outputs = model.predict(inputs).cpu().numpy()
+    if model.task.kind == "regression":
+        return float(((outputs - labels.reshape(outputs.shape)) ** 2).mean())
+    return float((outputs.argmax(axis=1) == labels).mean())
 
 
 def metric_name(task: Task) -> str:

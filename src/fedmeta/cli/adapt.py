@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from fedmeta.data.pool import Array, Pool
 from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
 from fedmeta.errors import DataError, SettingError, require
+from fedmeta.evaluation import metric_name, score
 from fedmeta.meta_model import MetaModel
 from fedmeta.run_folder import RunFolder
 from fedmeta.storage import writing
@@ -60,9 +60,9 @@ def run(values: Values) -> None:
     classes = model.task.kind == "classification"
     named = np.array(model.task.class_names)[labels] if classes else labels
     adapted = model.adapt(inputs, named, steps=steps, seed=values["seed"] or 0)
-    metric = "accuracy" if classes else "mse"
+    metric = metric_name(model.task)
     rows = [
-        [name, percent(metric, _metric(each, *query) if len(query[0]) else None)]
+        [name, percent(metric, score(each, *query) if len(query[0]) else None)]
         for name, each in (("before", model), (f"after {steps} step" + "s" * (steps != 1), adapted))
     ]
     title = f"{metric} on {len(query[0])} samples, adapted to {len(support[0])} others"
@@ -122,13 +122,6 @@ def _model_labels(model: MetaModel, pool: Pool) -> Array:
             f"its classes are {', '.join(model.task.class_names[:20])}",
         )
     return np.array([known[name] for name in pool.class_names], np.int64)[pool.labels]
-
-
-def _metric(model: MetaModel, inputs: Array, labels: Array) -> float:
-    outputs: Any = model.predict(inputs).cpu().numpy()
-    if model.task.kind == "regression":
-        return float(((outputs - labels.reshape(outputs.shape)) ** 2).mean())
-    return float((outputs.argmax(axis=1) == labels).mean())
 
 
 COMMAND = Command(

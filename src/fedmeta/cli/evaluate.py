@@ -12,12 +12,10 @@ from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation, stored_p
 from fedmeta.data.federation import Federation
 from fedmeta.data.loading import deal_out, read
 from fedmeta.data.settings import DataSettings
-from fedmeta.engines.execution import Execution, machine
-from fedmeta.engines.local import Layout
-from fedmeta.errors import DataError, DivergedError, SettingError, require, require_positive
-from fedmeta.evaluation import evaluate
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import DivergedError, SettingError, require, require_positive
+from fedmeta.evaluation import evaluate_model
 from fedmeta.meta_model import MetaModel
-from fedmeta.objective import Objective
 from fedmeta.plain import from_plain
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Table, merged, subtable
@@ -52,11 +50,6 @@ def run(values: Values) -> None:
         federation = _other_federation(folder, model, data, training.seed)
     else:
         federation = own_federation(folder)
-    if federation.task != model.task or federation.inputs.shape[1:] != model.input_shape:
-        raise DataError(
-            f"{federation.name} has other classes or shapes than the model was trained on",
-            "evaluate it on data like its own",
-        )
     rule = model.adaptation
     if (alpha := values["inner_step_size"]) is not None:
         require_positive("inner_step_size", alpha)
@@ -65,19 +58,8 @@ def run(values: Values) -> None:
     # Laid out as in training, for the same numbers to the last bit; on another device if asked.
     machinery = merged([stored_part(folder, "execution"), subtable(given, "execution")])
     execution = from_plain(Execution, machinery, "execution")
-    network = model.network.to(execution.torch_device, execution.torch_dtype)
-    theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
-    with machine(execution):
-        result = evaluate(
-            Layout(execution, Objective(network, model.loss)),
-            theta,
-            rule,
-            steps,
-            federation,
-            federation.targets,
-            model.scaling,
-            training.seed,
-        )
+    model = replace(model, adaptation=rule)
+    result = evaluate_model(model, federation, steps, execution=execution, seed=training.seed)
     metric, summary = result.metric, result.summary()
     columns = ["steps", "mean", "by samples", "median", "worst decile"]
     keys = ["mean", "weighted_mean", "median", "worst_decile"]

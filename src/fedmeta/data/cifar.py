@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -147,7 +147,7 @@ def _latin1(text: str, _codec: object) -> bytes:
 class _OnlyBytesUnpickler(pickle.Unpickler):
     """Knows four names, all of which it answers itself; no other code can be reached."""
 
-    known: dict[tuple[str, str], Callable[..., object]] = {  # noqa: RUF012 - never written to
+    known: ClassVar[dict[tuple[str, str], Callable[..., object]]] = {
         ("numpy.core.multiarray", "_reconstruct"): _new_array,
         ("numpy._core.multiarray", "_reconstruct"): _new_array,
         ("numpy", "ndarray"): _PickledBytes,
