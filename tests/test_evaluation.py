@@ -11,11 +11,12 @@ from fedmeta.engines.execution import Execution
 from fedmeta.engines.local import Layout, node_keys
 from fedmeta.errors import DataError
 from fedmeta.evaluation import Evaluation, evaluate, evaluate_model, statistics
+from fedmeta.job import TrainingSettings
 from fedmeta.losses import cross_entropy, squared_error
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation, Objective, adapt
 from fedmeta.plain import from_plain
-from fedmeta.training import TrainingSettings, train
+from fedmeta.training import train
 from problems import LAYOUTS, PLAIN, classification, double, mlp, regression, softmax_regression
 
 MANY = ((3, 4), (2, 3), (5, 2), (1, 6))

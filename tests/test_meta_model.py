@@ -14,11 +14,12 @@ from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.data import Federation, federate
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DataError, ModelError, RunFolderError
+from fedmeta.job import TrainingSettings
 from fedmeta.meta_model import FILE, MetaModel, check_same_tensors, load_theta
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation
 from fedmeta.storage import read_tensors, write_tensors
-from fedmeta.training import Run, TrainingSettings, train
+from fedmeta.training import Run, train
 from problems import classification, flat, regression
 
 INNER = Adaptation(0.4, steps=2)

@@ -27,13 +27,14 @@ from fedmeta.checkpoints import Checkpoint
 from fedmeta.data import Federation, Node, Scaling, fit_scaling
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DataError, DivergedError, ModelError, RunFolderError, SettingError
+from fedmeta.job import TrainingSettings, prepare
 from fedmeta.meta_model import MetaModel, load_theta
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
 from fedmeta.regularizers import SquaredEuclidean
 from fedmeta.run_folder import RunFolder
-from fedmeta.training import Callback, Run, TrainingSettings, prepare, train
+from fedmeta.training import Callback, Run, train
 from problems import classification, flat, mlp, regression
 
 DATA = classification()

@@ -26,12 +26,13 @@ from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, FedmetaError
 from fedmeta.evaluation import Evaluation, evaluate_model
+from fedmeta.job import TrainingSettings
 from fedmeta.meta_model import MetaModel
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
 from fedmeta.participation import Participation
 from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.training import Callback, Run, TrainingSettings, train
+from fedmeta.training import Callback, Run, train
 
 __all__ = [
     "ADMMFedMeta",

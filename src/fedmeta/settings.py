@@ -30,13 +30,13 @@ from fedmeta.data.settings import BY_CLASS, DataSettings
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import SettingError, nearest, require
 from fedmeta.imports import load_object, names_code
+from fedmeta.job import TrainingSettings
 from fedmeta.meta_model import load_theta
 from fedmeta.models import ModelSettings
 from fedmeta.participation import Participation
 from fedmeta.plain import from_plain
 from fedmeta.presets import preset
 from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.training import TrainingSettings
 
 Table = dict[str, Any]
 

@@ -26,12 +26,13 @@ from fedmeta import checkpoints
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.data import Federation, Node, Task
 from fedmeta.engines.execution import Execution
+from fedmeta.job import TrainingSettings
 from fedmeta.meta_model import load_theta
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
 from fedmeta.run_folder import RunFolder
-from fedmeta.training import TrainingSettings, train
+from fedmeta.training import train
 
 
 def federation() -> Federation:

@@ -15,11 +15,11 @@ from fedmeta.data.settings import DataSettings
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, SettingError, require, require_positive
 from fedmeta.evaluation import evaluate_model
+from fedmeta.job import TrainingSettings
 from fedmeta.meta_model import MetaModel
 from fedmeta.plain import from_plain
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Table, merged, subtable
-from fedmeta.training import TrainingSettings
 
 PARAMETERS = (
     Parameter("run", str, "Folder of a finished run.", argument=True, required=True),

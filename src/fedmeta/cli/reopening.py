@@ -16,6 +16,7 @@ from fedmeta.data.settings import DataSettings
 from fedmeta.errors import DataError, RunFolderError, SettingError
 from fedmeta.functional import check_on_samples
 from fedmeta.imports import names_code
+from fedmeta.job import TrainingSettings
 from fedmeta.losses import check_loss, named_loss, squared_error
 from fedmeta.meta_model import MetaModel
 from fedmeta.models import ModelSettings
@@ -23,7 +24,6 @@ from fedmeta.plain import from_plain
 from fedmeta.resuming import federation_digest
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Table, merged
-from fedmeta.training import TrainingSettings
 
 OWN_CODE = (
     Parameter("model", str, "Your own network, named again.", metavar="FILE.PY:FUNCTION"),

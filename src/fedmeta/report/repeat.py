@@ -9,10 +9,10 @@ from typing import Any
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.data import BUILT_IN, DataSettings
 from fedmeta.engines.execution import Execution
+from fedmeta.job import TrainingSettings
 from fedmeta.models import ModelSettings
 from fedmeta.participation import Participation
 from fedmeta.plain import to_plain
-from fedmeta.training import TrainingSettings
 
 _SCALING = {"scaling": "per-feature", "scaling_from": "sources", "scaling_floor": 0.05}
 

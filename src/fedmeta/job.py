@@ -1,0 +1,199 @@
+"""What is to be trained on what, for how long, and how it is laid out: checked and resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedmeta.algorithms.base import Algorithm, PlatformState
+from fedmeta.data.federation import Federation
+from fedmeta.data.packing import pack
+from fedmeta.data.scaling import Scaling, fit_scaling
+from fedmeta.engines.execution import Execution, machine
+from fedmeta.engines.local import Layout, LocalEngine, lay_out
+from fedmeta.errors import DataError, require, require_whole
+from fedmeta.evaluation import Evaluation, evaluate
+from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
+from fedmeta.losses import Loss, check_loss, named_loss
+from fedmeta.meta_model import MetaModel, check_same_tensors
+from fedmeta.models import ModelSettings, build
+from fedmeta.participation import Participation
+from fedmeta.plain import to_plain
+from fedmeta.run_folder import Record
+from fedmeta.tree import Tree
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long to train, and how often to look and to save.
+
+    Args:
+        rounds: T ≥ 0, platform updates.
+        seed: of everything that is drawn.
+        evaluate_every: rounds between evaluations on the targets; 0: only after the last round.
+        evaluation_steps: numbers of adaptation steps to evaluate after, besides 0 and the
+            adaptation's own.
+        checkpoint_every: rounds between checkpoints.
+        keep_checkpoints: how many of the newest stay on disk.
+        patience: stop when the loss has not fallen for that many rounds; None: never.
+    """
+
+    rounds: int = 100
+    seed: int = 0
+    evaluate_every: int = 10
+    evaluation_steps: tuple[int, ...] = (0, 1, 5)
+    checkpoint_every: int = 10
+    keep_checkpoints: int = 2
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "evaluation_steps", tuple(self.evaluation_steps))
+        require_whole("rounds", self.rounds, 0)
+        require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2⁶³ − 1")
+        require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, "0 or more")
+        for name in ("checkpoint_every", "keep_checkpoints"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number ≥ 1")
+        require(
+            len(self.evaluation_steps) > 0 and min(self.evaluation_steps) >= 0,
+            "evaluation_steps",
+            self.evaluation_steps,
+            "whole numbers of at least 0, e.g. [0, 1, 5]",
+        )
+        require(self.patience is None or self.patience >= 1, "patience", self.patience, "1 or more")
+
+    def stops(self, history: Sequence[Record]) -> bool:
+        """Whether the loss has not fallen for `patience` rounds (judged on sources alone)."""
+        if self.patience is None:
+            return False
+        losses = [loss for record in history if (loss := loss_of(record)) is not None]
+        if len(losses) <= self.patience:
+            return False
+        return min(losses[-self.patience :]) >= min(losses[: -self.patience])
+
+
+def loss_of(record: Record) -> float | None:
+    """A round's training loss: the meta-loss, or the local loss of methods without one."""
+    loss = record.get("meta_loss", record.get("local_loss"))
+    return None if loss is None else float(loss)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run with everything resolved: what to train on what, and how it is laid out."""
+
+    federation: Federation
+    model: FunctionalModel
+    algorithm: Algorithm
+    training: TrainingSettings
+    loss: Loss
+    scaling: Scaling
+    layout: Layout
+    participation: Participation
+    settings: Mapping[str, Any]
+
+    def engine(self) -> LocalEngine:
+        """The engine of this job."""
+        return LocalEngine(
+            self.algorithm,
+            self.federation,
+            self.scaling,
+            self.layout,
+            self.participation,
+            self.training.seed,
+        )
+
+    def evaluate(self, state: PlatformState) -> Evaluation | None:
+        """The targets under the current model; None if there are none."""
+        rule = self.algorithm.adaptation(state)
+        if not self.federation.targets:
+            return None
+        return evaluate(
+            self.layout,
+            state.theta,
+            rule,
+            (0, *self.training.evaluation_steps, rule.steps),
+            self.federation,
+            self.federation.targets,
+            self.scaling,
+            self.training.seed,
+        )
+
+    def meta_model(self, state: PlatformState, run_id: str) -> MetaModel:
+        """The artefact that a device needs, on the CPU wherever it was trained."""
+        execution = self.layout.execution
+        about = {
+            "network": self.settings["model"],
+            "loss": self.settings["loss"],
+            "features": list(self.federation.features),
+            "run": run_id,
+        }
+        return MetaModel(
+            self.model.to(torch.device("cpu"), execution.torch_dtype),
+            {name: leaf.cpu() for name, leaf in state.theta.items()},
+            self.scaling,
+            self.federation.task,
+            self.loss,
+            self.algorithm.adaptation(state),
+            self.federation.inputs.shape[1:],
+            about,
+        )
+
+
+def prepare(
+    federation: Federation,
+    model: nn.Module | ModelSettings,
+    algorithm: Algorithm,
+    training: TrainingSettings,
+    *,
+    loss: str | Loss = "auto",
+    scaling: Scaling | None = None,
+    execution: Execution = Execution(),
+    participation: Participation = Participation(),
+    initial: Tree | None = None,
+    about_data: Mapping[str, Any] | None = None,
+) -> Job:
+    """Check that everything fits together and resolve what was left open. See `train`."""
+    if not federation.sources:
+        raise DataError(f"{federation.name} has no source nodes", "lower target_share")
+    if federation.task.kind == "classification" and federation.task.outputs < 2:
+        raise DataError(
+            f"all samples of {federation.name} are of one class",
+            "give at least two classes, or check the label column",
+        )
+    scaling = scaling or fit_scaling(federation)
+    task, shape = federation.task, federation.inputs.shape[1:]
+    loss_name = loss if isinstance(loss, str) else to_plain(loss)
+    function = named_loss(loss, task) if isinstance(loss, str) else loss
+    if isinstance(model, ModelSettings):
+        about_model = to_plain(model)
+        model = build(model, shape, task.outputs, training.seed)
+    else:
+        about_model = {"class": f"{type(model).__module__}.{type(model).__qualname__}"}
+    network = functionalise(model).to(execution.torch_device, execution.torch_dtype)
+    if initial is not None:
+        check_same_tensors(network.theta, initial, "the initial model")
+        like = network.theta
+        network = replace(network, theta={n: initial[n].to(leaf) for n, leaf in like.items()})
+    few = pack(federation, federation.sources[:1], scaling, execution.torch_dtype)
+    inputs = torch.cat([few.support.inputs[0], few.query.inputs[0]])[:4]
+    check_on_samples(network, inputs.to(execution.torch_device), task.outputs)
+    labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
+    check_loss(function, network, inputs.to(execution.torch_device), labels)
+    with machine(execution):
+        layout = lay_out(execution, network, function, federation, scaling, algorithm)
+    settings = {
+        "data": dict(about_data or {"name": federation.name}),
+        "model": about_model,
+        "algorithm": {"name": algorithm.name, **to_plain(algorithm)},
+        "training": to_plain(training),
+        "loss": loss_name,
+        "execution": to_plain(layout.execution),
+        "participation": to_plain(participation),
+    }
+    return Job(
+        federation, network, algorithm, training, function, scaling, layout, participation, settings
+    )
