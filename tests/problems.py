@@ -14,7 +14,8 @@ from fedmeta import losses
 from fedmeta.algorithms import Algorithm, NodeState, PlatformState
 from fedmeta.data import Federation, Node, Scaling, Task, unpacked
 from fedmeta.engines.execution import Execution
-from fedmeta.engines.local import Layout, LocalEngine
+from fedmeta.engines.layout import Layout, predictor
+from fedmeta.engines.local import Cohort, LocalEngine
 from fedmeta.functional import FunctionalModel, functionalise
 from fedmeta.losses import Loss
 from fedmeta.objective import Objective
@@ -112,11 +113,10 @@ def engine_for(
     participation: Participation = Participation(),
     loss: Loss = losses.cross_entropy,
     seed: int = 0,
-    forward_mode: bool = False,
 ) -> LocalEngine:
     """An engine on unscaled inputs, laid out as told."""
-    layout = Layout(execution, Objective(model, loss, forward_mode))
-    return LocalEngine(algorithm, federation, PLAIN, layout, participation, seed)
+    layout = Layout(execution, Objective(predictor(model, execution), loss))
+    return LocalEngine(algorithm, Cohort(federation, PLAIN, seed), layout, participation)
 
 
 def trace(engine: LocalEngine, model: FunctionalModel, rounds: int) -> Trace:
@@ -126,7 +126,7 @@ def trace(engine: LocalEngine, model: FunctionalModel, rounds: int) -> Trace:
         engine._participation.counted(engine.fleet.nodes, t, engine._draws).tolist()
         for t in range(1, rounds + 1)
     ]
-    result = Trace([], [], counted, state, nodes, engine._penalties.tolist())
+    result = Trace([], [], counted, state, nodes, engine._standing.penalty.tolist())
     for t in range(1, rounds + 1):
         result.state, result.nodes, metrics = engine.round(result.state, result.nodes, t)
         result.theta.append(flat(result.state.theta))

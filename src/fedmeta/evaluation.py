@@ -16,7 +16,9 @@ from fedmeta.data.packing import NodeData, Samples
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling
 from fedmeta.engines.execution import Execution, machine
-from fedmeta.engines.local import Layout, NodeStore, node_keys
+from fedmeta.engines.layout import Layout, predictor
+from fedmeta.engines.local import node_keys
+from fedmeta.engines.samples import NodeStore
 from fedmeta.errors import DataError
 from fedmeta.meta_model import MetaModel
 from fedmeta.objective import Adaptation, Objective, adapt
@@ -183,7 +185,7 @@ def evaluate_model(
         )
     network = model.network.to(execution.torch_device, execution.torch_dtype)
     theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
-    layout = Layout(execution, Objective(network, model.loss))
+    layout = Layout(execution, Objective(predictor(network, execution), model.loss))
     nodes = federation.targets
     with machine(execution):
         return evaluate(

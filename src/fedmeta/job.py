@@ -14,7 +14,10 @@ from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling, fit_scaling
 from fedmeta.engines.execution import Execution, machine
-from fedmeta.engines.local import Layout, LocalEngine, lay_out
+from fedmeta.engines.layout import Layout
+from fedmeta.engines.local import Cohort, LocalEngine
+from fedmeta.engines.ranks import Ranks
+from fedmeta.engines.resolution import lay_out
 from fedmeta.errors import DataError, require, require_whole
 from fedmeta.evaluation import Evaluation, evaluate
 from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
@@ -74,6 +77,19 @@ class TrainingSettings:
             return False
         return min(losses[-self.patience :]) >= min(losses[: -self.patience])
 
+    def evaluates(self, number: int) -> bool:
+        """Whether the targets are evaluated after a round."""
+        due = self.evaluate_every > 0 and number % self.evaluate_every == 0
+        return due or number == self.rounds
+
+    def saves(self, number: int) -> bool:
+        """Whether a checkpoint is written after a round."""
+        return number == self.rounds or number % self.checkpoint_every == 0
+
+    def looks(self, number: int) -> bool:
+        """Whether a round must be over before the next may start."""
+        return self.patience is not None or self.evaluates(number) or self.saves(number)
+
 
 def loss_of(record: Record) -> float | None:
     """A round's training loss: the meta-loss, or the local loss of methods without one."""
@@ -95,16 +111,14 @@ class Job:
     participation: Participation
     settings: Mapping[str, Any]
 
-    def engine(self) -> LocalEngine:
-        """The engine of this job."""
-        return LocalEngine(
-            self.algorithm,
-            self.federation,
-            self.scaling,
-            self.layout,
-            self.participation,
-            self.training.seed,
-        )
+    @property
+    def cohort(self) -> Cohort:
+        """Who is trained."""
+        return Cohort(self.federation, self.scaling, self.training.seed)
+
+    def engine(self, ranks: Ranks = Ranks()) -> LocalEngine:
+        """The engine of this job, for the share of the nodes that a rank computes."""
+        return LocalEngine(self.algorithm, self.cohort, self.layout, self.participation, ranks)
 
     def evaluate(self, state: PlatformState) -> Evaluation | None:
         """The targets under the current model; None if there are none."""

@@ -157,11 +157,12 @@ def _cnn(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Modu
     before, height, width = shape
     for place, after in enumerate(channels):
         last = place == len(channels) - 1
-        layers += [
-            nn.Conv2d(before, after, 3, padding=1),
-            _ACTIVATIONS[settings.activation](),
-            SamePool(settings.last_pooling if last else "max"),
-        ]
+        activation = _ACTIVATIONS[settings.activation]()
+        pooling = SamePool(settings.last_pooling if last else "max")
+        # All activations rise, so that the largest of a window stays the largest: after a maximum
+        # they give the same numbers as before it, on a quarter of the pixels.
+        ends = [pooling, activation] if pooling.kind == "max" else [activation, pooling]
+        layers += [nn.Conv2d(before, after, 3, padding=1), *ends]
         before, height, width = after, math.ceil(height / 2), math.ceil(width / 2)
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * width, outputs))
 

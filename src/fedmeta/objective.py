@@ -176,13 +176,10 @@ class Objective:
     Args:
         predict: (θ, inputs, key) → outputs; the key drives dropout, None switches it off.
         loss: (outputs, labels) → one loss per sample.
-        forward_mode: take curvature products in forward mode. It costs one more pass than reverse
-            mode, which keeps the first pass, but works under vmap with native convolutions.
     """
 
     predict: Callable[[Tree, Tensor, Tensor | None], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]
-    forward_mode: bool = False
 
     def value(self, theta: Tree, samples: Samples, key: Tensor | None = None) -> Tensor:
         """L(θ, D): the mean loss over the samples that the mask lets through."""
@@ -244,7 +241,7 @@ def meta_gradient(
         return r, loss
     for product in reversed(products):
         moved = {n: leaf if n in moves else torch.zeros_like(leaf) for n, leaf in r.items()}
-        r = tree.combine(1.0, r, -adaptation.step_size, product(moved))
+        r = tree.subtract(r, tree.scale(adaptation.step_size, product(moved)))
     return r, loss
 
 
@@ -292,15 +289,11 @@ def _linearise(
     def gradient_at(point: Tree) -> Tree:
         return objective.gradient(point, samples, key)[0]
 
-    if rule.curvature == "exact" and not objective.forward_mode:
+    if rule.curvature == "exact":
         # The Hessian is symmetric, so the pull-back of the gradient map is the product, and it
         # keeps the pass that computed the gradient.
         gradient, pull_back, *_ = torch.func.vjp(gradient_at, theta)
         return gradient, lambda r: pull_back(r)[0]
-
-    def forward(r: Tree) -> Tree:
-        product: Tree = torch.func.jvp(gradient_at, (theta,), (r,))[1]
-        return product
 
     def central_difference(r: Tree) -> Tree:
         delta = rule.difference(facts)
@@ -308,7 +301,7 @@ def _linearise(
         behind = gradient_at(tree.combine(1.0, theta, -delta, r))
         return tree.scale(0.5 / delta, tree.subtract(ahead, behind))
 
-    return gradient_at(theta), forward if rule.curvature == "exact" else central_difference
+    return gradient_at(theta), central_difference
 
 
 def _descend(theta: Tree, step_size: float, gradient: Tree, moves: frozenset[str]) -> Tree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -12,15 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from fedmeta import checkpoints, tree
-from fedmeta.algorithms.base import Algorithm, PlatformState
+from fedmeta.algorithms.base import Algorithm, NodeState, PlatformState
 from fedmeta.checkpoints import Checkpoint
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import Scaling
 from fedmeta.engines.execution import Execution, machine
+from fedmeta.engines.local import RoundResult
+from fedmeta.engines.ranks import Ranks, current
 from fedmeta.errors import DivergedError, RunFolderError
 from fedmeta.evaluation import Evaluation, metric_name
 from fedmeta.job import Job, TrainingSettings, prepare
@@ -114,6 +116,7 @@ def train(
     """
     if resume and folder is None:
         raise RunFolderError("there is nothing to resume", "give the folder of a run")
+    ranks, keeps = current(), folder is not None
     opened = RunFolder.open(Path(folder)) if resume and folder is not None else None
     stored = stored_run(opened) if opened else None
     if stored is not None:  # sums must be laid out as before, or the last bits would differ
@@ -142,10 +145,12 @@ def train(
     }
     if stored is not None and opened is not None:
         check_same_run(opened, stored, identity)
-    elif folder is not None:
+    elif folder is not None and ranks.leads:
         opened = RunFolder.create(Path(folder), identity, describe(federation))
+    if not ranks.leads:  # one process writes and talks
+        opened, callbacks = None, ()
     with machine(job.layout.execution), opened.held() if opened else nullcontext():
-        return _loop(job, identity, opened, resume, callbacks)
+        return _loop(job, identity, opened, resume, keeps, ranks, callbacks)
 
 
 def _loop(
@@ -153,53 +158,107 @@ def _loop(
     identity: Mapping[str, Any],
     folder: RunFolder | None,
     resume: bool,
+    keeps: bool,
+    ranks: Ranks,
     callbacks: Sequence[Callback],
 ) -> Run:
-    training, engine = job.training, job.engine()
+    training, engine = job.training, job.engine(ranks)
     state, nodes = engine.start(job.model.theta)
     history: list[Record] = []
     done = 0
-    if resume and folder is not None:
-        folder.sweep()
-        if saved := checkpoints.rounds(folder.checkpoints):
-            point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, nodes))
-            done, state, nodes = point.round, point.state, point.nodes
-        if done > training.rounds:
-            raise RunFolderError(
-                f"run {folder.path} has done {done} rounds already, more than {training.rounds}",
-                "resume it with a larger --rounds",
-            )
-        history = folder.rewind(done)
-        if done < training.rounds:
-            folder.reopen(identity)
+    if resume:
+        done, state = _restored(job, folder, state, nodes, ranks)
+        if folder is not None:
+            history = folder.rewind(done)
+            if done < training.rounds:
+                folder.reopen(identity)
     for callback in callbacks:
         callback.on_start(done + 1, training.rounds)
-    status, evaluation = "finished", None
-    for number in range(done + 1, training.rounds + 1):
-        if training.stops(history):
-            status, evaluation = "stopped early", None
-            break
-        started = time.perf_counter()
-        result = engine.round(state, nodes, number)
+    status, evaluation, clock = "finished", None, time.perf_counter()
+
+    def settle(number: int, result: RoundResult) -> None:
+        """Log a round, whose numbers have arrived by now or are waited for."""
+        nonlocal evaluation, clock
         record: Record = {"round": number, **result.metrics}
-        if not _is_finite(record, result.state):
+        if not result.metrics.finite:
             _end(job, identity, folder, history, state, None, "diverged", callbacks)
             raise _diverged(number, job.algorithm, folder)
-        state, nodes = result.state, result.nodes
-        last = number == training.rounds
-        if last or (training.evaluate_every and number % training.evaluate_every == 0):
-            evaluation = job.evaluate(state)
+        if training.evaluates(number):
+            evaluation = job.evaluate(result.state)
             if evaluation is not None:
                 record["target"] = {s: row["mean"] for s, row in evaluation.summary().items()}
-        record["seconds"] = time.perf_counter() - started
+        if notes := engine.notes():
+            record["note"] = "; ".join(notes)
+        now = time.perf_counter()
+        record["seconds"], clock = now - clock, now
         history.append(record)
         if folder is not None:
             folder.append(record)
-            if last or number % training.checkpoint_every == 0:
-                point = Checkpoint(number, state, nodes)
+        if keeps and training.saves(number):
+            everyone = ranks.gathered(result.nodes, engine.fleet.nodes)
+            if folder is not None and everyone is not None:
+                point = Checkpoint(number, result.state, everyone)
                 checkpoints.save(folder.checkpoints, point, training.keep_checkpoints)
         for callback in callbacks:
             callback.on_round(record)
+
+    pending: tuple[int, RoundResult] | None = None
+    for number in range(done + 1, training.rounds + 1):
+        if pending is None and training.stops(history):
+            status, evaluation = "stopped early", None
+            break
+        result = engine.round(state, nodes, number)
+        if pending is not None:  # the device is busy with the next round meanwhile
+            settle(*pending)
+        state, nodes, pending = result.state, result.nodes, (number, result)
+        if training.looks(number):
+            settle(*pending)
+            pending = None
+    if pending is not None:
+        settle(*pending)
+    return _conclude(job, identity, folder, history, state, evaluation, status, callbacks)
+
+
+def _restored(
+    job: Job, folder: RunFolder | None, state: PlatformState, nodes: NodeState, ranks: Ranks
+) -> tuple[int, PlatformState]:
+    """The round and platform state of the newest checkpoint; `nodes` is filled from it.
+
+    Only the leading rank has the folder; the others get their share from it.
+    """
+    done = torch.zeros((), dtype=torch.int64)
+    count = len(job.federation.sources)
+    like = ranks.gathered(nodes, count)
+    everyone: NodeState | None = like
+    if folder is not None and like is not None:
+        folder.sweep()
+        if saved := checkpoints.rounds(folder.checkpoints):
+            point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, like))
+            done.fill_(point.round)
+            state, everyone = point.state, point.nodes
+        if int(done) > job.training.rounds:
+            raise RunFolderError(
+                f"run {folder.path} has done {done} rounds already, more than "
+                f"{job.training.rounds}",
+                "resume it with a larger --rounds",
+            )
+    ranks.agree((done, dict(state.theta), {k: dict(v) for k, v in state.memory.items()}))
+    if int(done) > 0:
+        ranks.scatter(everyone, nodes, count)
+    return int(done), state
+
+
+def _conclude(
+    job: Job,
+    identity: Mapping[str, Any],
+    folder: RunFolder | None,
+    history: Sequence[Record],
+    state: PlatformState,
+    evaluation: Evaluation | None,
+    status: str,
+    callbacks: Sequence[Callback],
+) -> Run:
+    """Save the meta-model and judge it on the targets."""
     meta_model = job.meta_model(state, identity["id"])
     if folder is not None:
         meta_model.save(folder.model)
@@ -271,11 +330,6 @@ def _traffic(history: Sequence[Record], nodes: int) -> float:
     """Bytes sent and received, per node; a node that is not counted in a round sends nothing."""
     sums = ((r.get("bytes_up", 0) + r.get("bytes_down", 0)) * r["counted"] for r in history)
     return float(sum(sums)) / nodes
-
-
-def _is_finite(record: Record, state: PlatformState) -> bool:
-    numbers = (value for value in record.values() if isinstance(value, float))
-    return all(math.isfinite(value) for value in numbers) and tree.is_finite(state.theta)
 
 
 def _diverged(number: int, algorithm: Algorithm, folder: RunFolder | None) -> DivergedError:

@@ -7,9 +7,11 @@ function here returns a new tree, works under `torch.func.vmap`, and keeps names
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 Tree = dict[str, Tensor]
 
@@ -68,3 +70,13 @@ def is_finite(a: Tree) -> bool:
 def size(a: Mapping[str, Tensor]) -> int:
     """How many numbers the tree holds."""
     return sum(leaf.numel() for leaf in a.values())
+
+
+def map_leaves(function: Callable[..., Any], *structures: Any) -> Any:
+    """Apply a function to the tensors of any nesting of tuples, lists and dictionaries.
+
+    Example:
+        >>> map_leaves(lambda x: x + 1, {"a": (torch.tensor(1), [torch.tensor(2)])})
+        {'a': (tensor(2), [tensor(3)])}
+    """
+    return pytree.tree_map(function, *structures)

@@ -1,37 +1,108 @@
-"""The local engine: all nodes of a federation in this process, batched or one by one."""
+"""The local engine: all nodes of a federation in this process, many at once or one by one.
+
+A round is two pure functions, the sum over a chunk of nodes and the platform's step. Everything
+else here is about running them well: in chunks that fit, on several threads or as GPU recordings,
+for several repeats at once, with states streamed from where they are kept.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from fedmeta import randomness, tree
 from fedmeta.algorithms.base import Algorithm, Contribution, Fleet, NodeState, PlatformState
 from fedmeta.data.federation import Federation, Node
-from fedmeta.data.packing import NodeData, Samples, pack
+from fedmeta.data.packing import NodeData, longest_sets
 from fedmeta.data.scaling import Scaling
-from fedmeta.engines.execution import (
-    Execution,
-    chosen_path,
-    convolves,
-    fitting_chunk,
-    node_bytes,
-    with_threads,
-)
-from fedmeta.errors import ModelError
-from fedmeta.functional import FunctionalModel
-from fedmeta.objective import Facts, Objective
+from fedmeta.engines.execution import Execution
+from fedmeta.engines.layout import Layout
+from fedmeta.engines.ranks import Ranks
+from fedmeta.engines.recording import Recorder
+from fedmeta.engines.samples import NodeStore, StackedStores, fits_resident, rows_of
+from fedmeta.engines.states import Index, allocate, write
+from fedmeta.errors import DataError, SettingError
+from fedmeta.objective import Facts
 from fedmeta.participation import Participation
 from fedmeta.storage import payload_bytes
-from fedmeta.tree import Tree
+from fedmeta.tree import Tree, map_leaves
 
 _NODES, _PARTICIPATION = 21, 22  # purposes of the two families of random draws
+_AHEAD = 4  # chunks per thread handed out at a time
+
+_log = logging.getLogger("fedmeta")
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Who is trained: a federation with its scaling, and the seed of all random draws.
+
+    Args:
+        federation: the nodes and their samples.
+        scaling: what inputs are centred and divided by.
+        seed: of every random draw.
+    """
+
+    federation: Federation
+    scaling: Scaling
+    seed: int
+
+
+class Reading(Mapping[str, float]):
+    """The numbers of a round. They leave the device on their own; the first look waits for them.
+
+    Args:
+        names: what they are.
+        values: the numbers, on the host or on their way there, and last a 0 if θ is finite; with
+            several cohorts a row for each.
+        known: further numbers that were known before.
+        arrival: when the values have arrived; None: they have.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        values: Tensor,
+        known: Mapping[str, float],
+        arrival: torch.cuda.Event | None,
+    ) -> None:
+        self._names, self._values, self._known, self._arrival = names, values, known, arrival
+
+    def of(self, repeat: int) -> Reading:
+        """The numbers of one of several cohorts."""
+        return Reading(self._names, self._values[repeat], self._known, self._arrival)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers and the model's parameters are."""
+        return bool(torch.isfinite(self._arrived()).all())
+
+    def _arrived(self) -> Tensor:
+        if self._arrival is not None:
+            self._arrival.synchronize()
+            self._arrival = None
+        return self._values
+
+    def _read(self) -> dict[str, float]:
+        # The last value is not for people: it says whether θ is finite.
+        values = self._arrived()[:-1].tolist()
+        return {**self._known, **dict(zip(self._names, values, strict=True))}
+
+    def __getitem__(self, name: str) -> float:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
 
 
 class RoundResult(NamedTuple):
@@ -39,196 +110,357 @@ class RoundResult(NamedTuple):
 
     state: PlatformState
     nodes: NodeState
-    metrics: dict[str, float]
+    metrics: Reading
 
 
-class NodeStore:
-    """The packed samples of some nodes, resident on the device or packed chunk by chunk."""
+class _Standing(NamedTuple):
+    """What is fixed about every node: tensors with a node axis, see `Facts`."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        nodes: Sequence[Node],
-        scaling: Scaling,
-        execution: Execution,
-        resident: bool,
-    ) -> None:
-        self.nodes = nodes
-        self._federation, self._scaling, self._execution = federation, scaling, execution
-        self._sizes = (
-            max(len(node.support) for node in nodes),
-            max(len(node.query) for node in nodes),
-        )
-        self._all = self._pack(nodes) if resident else None
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def chunk(self, positions: Tensor) -> NodeData:
-        """Samples of the nodes at those positions, padded to a shape that is the same for all."""
-        if self._all is None:
-            return self._pack([self.nodes[i] for i in positions.tolist()])
-        if len(positions) == len(self.nodes):
-            return self._all
-        rows = positions.to(self._execution.torch_device)
-        data: NodeData = _tree_map(lambda leaf: leaf[rows], self._all)
-        return data
-
-    def single(self, position: int) -> NodeData:
-        """Samples of one node without padding, with a node axis of length 1."""
-        node = self.nodes[position]
-        if self._all is None:
-            return self._to_device(
-                pack(self._federation, [node], self._scaling, self._execution.torch_dtype)
-            )
-        row = slice(position, position + 1)
-        return NodeData(
-            *(
-                Samples(*(leaf[row, :size] for leaf in part))
-                for part, size in zip(self._all, (len(node.support), len(node.query)), strict=True)
-            )
-        )
-
-    def _pack(self, nodes: Sequence[Node]) -> NodeData:
-        dtype = self._execution.torch_dtype
-        return self._to_device(
-            pack(self._federation, nodes, self._scaling, dtype, sizes=self._sizes)
-        )
-
-    def _to_device(self, data: NodeData) -> NodeData:
-        moved: NodeData = _tree_map(lambda leaf: leaf.to(self._execution.torch_device), data)
-        return moved
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A resolved execution, and the objective in the form that its path wants."""
-
-    execution: Execution
-    objective: Objective
-
-    def map(self, function: Callable[..., Any], store: NodeStore, *arguments: Any) -> Any:
-        """Call `function(data, *arguments)` for every node; results have a node axis.
-
-        Args:
-            function: of one node's samples and arguments.
-            store: the nodes' samples.
-            arguments: trees of tensors with a node axis.
-        """
-        everyone = torch.arange(len(store))
-        parts = [result for _, result in self.chunks(function, store, everyone, *arguments)]
-        return _tree_map(lambda *leaves: torch.cat(leaves), *parts)
-
-    def chunks(
-        self,
-        function: Callable[..., Any],
-        store: NodeStore,
-        positions: Tensor,
-        *arguments: Any,
-    ) -> Iterator[tuple[Tensor, Any]]:
-        """Like `map`, for the nodes at some positions, chunk by chunk: (positions, results)."""
-        size = self.execution.chunk or 1
-        # torch splits an empty tensor into one empty chunk, which nobody can compute.
-        for rows in torch.split(positions, size) if len(positions) else ():
-            there = rows.to(self.execution.torch_device)
-            if len(rows) == len(store):
-                mine = arguments
-            else:
-                mine = _tree_map(lambda leaf, there=there: leaf[there], arguments)
-            if self.execution.path == "batched":
-                results = torch.func.vmap(function)(store.chunk(rows), *mine)
-            else:
-                data = store.single(int(rows[0]))
-                one = _tree_map(lambda leaf: leaf[0], (data, *mine))
-                results = _tree_map(lambda leaf: leaf.unsqueeze(0), function(*one))
-            yield rows, results
+    weight: Tensor
+    penalty: Tensor
+    position: Tensor
+    key: Tensor
 
 
 class LocalEngine:
     """Runs rounds of an algorithm over the source nodes of a federation.
 
+    With several cohorts (repeats with partitions and seeds of their own) all states and results
+    have one more axis in front, the repeats'.
+
     Args:
         algorithm: what nodes and platform do.
-        federation: the nodes and their samples.
-        scaling: what inputs are centred and divided by.
+        cohort: the nodes, their scaling and the seed; or several with equally many nodes.
         layout: resolved execution and objective.
-        participation: who is counted in a round.
-        seed: of every random draw.
+        participation: who is counted in a round; several cohorts count everyone.
+        ranks: which share of the nodes is computed here.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        federation: Federation,
-        scaling: Scaling,
+        cohort: Cohort | Sequence[Cohort],
         layout: Layout,
-        participation: Participation,
-        seed: int,
+        participation: Participation = Participation(),
+        ranks: Ranks = Ranks(),
     ) -> None:
-        self._algorithm, self._layout, self._participation = algorithm, layout, participation
-        execution = layout.execution
-        device, dtype = execution.torch_device, execution.torch_dtype
-        sources = federation.sources
-        sizes = torch.tensor([node.size for node in sources], dtype=torch.float64)
-        weights = (sizes / sizes.sum()).to(dtype)
-        penalties = algorithm.penalties([node.name for node in sources], weights)
-        self._weights, self._penalties = weights.to(device), penalties.to(device)
-        self._keys = node_keys(sources, seed).to(device)
-        self._draws = randomness.fold(randomness.key(seed), _PARTICIPATION)
-        self._store = NodeStore(
-            federation, sources, scaling, execution, _fits_resident(federation, sources, execution)
-        )
-        self.fleet = Fleet(penalties.sum().to(device), len(sources))
+        self._algorithm, self._objective = algorithm, layout.objective
+        self._execution, self._participation = layout.execution, participation
+        self._ranks, self.chunk = ranks, layout.execution.chunk or 1
+        device = layout.execution.torch_device
+        cohorts = [cohort] if isinstance(cohort, Cohort) else list(cohort)
+        self._axis = 0 if isinstance(cohort, Cohort) else 1  # which axis is the nodes'
+        if self._axis == 1 and layout.execution.path == "loop":
+            raise SettingError(
+                "nodes that are computed one by one have no repeats side by side",
+                "train the repeats one after the other",
+            )
+        count = len(cohorts[0].federation.sources)
+        self._mine = ranks.share(count)
+        standing = [_standing(algorithm, one, layout.execution) for one in cohorts]
+        penalty = [one.penalty.sum() for one in standing]
+        self._standing: _Standing = self._join([self._cut(one) for one in standing])
+        self._weight = self._join([one.weight for one in standing])
+        self.fleet = Fleet(self._join(penalty), count)
+        self._draws = randomness.fold(randomness.key(cohorts[0].seed), _PARTICIPATION)
+        self._store = _store(cohorts, self._mine, layout.execution, self._axis)
+        self._sum, self._platform = Recorder(self._chunk_sum), Recorder(self._platform_step)
+        self._names: dict[tuple[str, ...], list[str]] = {}  # by what nodes sent
         self._bytes: dict[str, float] = {}  # per node and round; the same in every round
+        self._notes: list[str] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._copies: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def start(self, theta: Tree) -> tuple[PlatformState, NodeState]:
-        """The platform's and all nodes' states before the first round."""
-        init = torch.func.vmap(lambda facts: self._algorithm.init_node(theta, facts))
-        # What is the same for all nodes comes out of vmap as one shared row: each needs its own.
-        nodes = _tree_map(lambda leaf: leaf.contiguous(), init(self._facts(0)))
-        return self._algorithm.init(theta, self.fleet), nodes
+        """The platform's and all nodes' states before the first round.
+
+        Args:
+            theta: the initial model; with several cohorts one for each, along the first axis.
+        """
+
+        def one_platform(theta: Tree, penalty: Tensor) -> tuple[Tree, Mapping[str, Tree]]:
+            state = self._algorithm.init(theta, Fleet(penalty, self.fleet.nodes))
+            return state.theta, state.memory
+
+        def some_nodes(theta: Tree, standing: _Standing) -> NodeState:
+            init = torch.func.vmap(lambda facts: self._algorithm.init_node(theta, facts))
+            return init(_facts(standing, torch.zeros_like(standing.position[0])))
+
+        state = PlatformState(*self._lift(one_platform)(theta, self.fleet.penalty))
+        state = PlatformState(state.theta, map_leaves(torch.clone, dict(state.memory)))
+        states: NodeState = {}
+        for rows in torch.split(torch.arange(len(self._mine)), self.chunk):
+            some = self._lift(some_nodes)(theta, self._pick(rows, self._standing))
+            if not states:
+                first = self._pick(torch.arange(1), some)
+                states = allocate(first, len(self._mine), self._execution, self._axis)
+            self._write(states, rows, some)
+        return state, states
 
     def round(self, state: PlatformState, nodes: NodeState, number: int) -> RoundResult:
-        """One round; `nodes` is updated in place where a node was counted."""
+        """One round; `nodes` is updated in place where a node was counted.
+
+        When memory runs out the chunk shrinks and the round goes on; see `notes`.
+        """
         shared = self._algorithm.broadcast(state)
         counted = self._participation.counted(self.fleet.nodes, number, self._draws)
-
-        def step(data: NodeData, node: NodeState, facts: Facts) -> tuple[Contribution, NodeState]:
-            return self._algorithm.node_step(self._layout.objective, shared, node, data, facts)
-
-        facts, total = self._facts(number), None
-        for rows, (contributions, updated) in self._layout.chunks(
-            step, self._store, counted, nodes, facts
-        ):
-            subtotal = _tree_map(lambda leaf: leaf.sum(0), contributions)
-            total = subtotal if total is None else _tree_map(torch.add, total, subtotal)
-            for slot, leaves in updated.items():
-                for name, leaf in leaves.items():
-                    nodes[slot][name][rows.to(leaf.device)] = leaf
-        if total is None:  # every upload was lost
-            total = Contribution(tree.zeros_like(state.theta), self._weights.new_zeros(()), {})
-        state, metrics = self._algorithm.platform_step(state, total, self.fleet)
-        weight = self._weights[counted.to(self._weights.device)].sum()
-        metrics |= readable(total.metrics, weight)
-        numbers: dict[str, float] = {"counted": len(counted)}
-        numbers |= {name: float(value) for name, value in metrics.items()}
-        if not self._bytes and len(counted) > 0:
-            scalars = {"weight": total.weight, **total.metrics}
-            self._bytes = {
-                "bytes_down": payload_bytes(shared),
-                "bytes_up": payload_bytes({**total.update, **scalars}),
-            }
-        return RoundResult(state, nodes, numbers | self._bytes)
-
-    def _facts(self, number: int) -> Facts:
-        count = self.fleet.nodes
-        return Facts(
-            weight=self._weights,
-            penalty=self._penalties,
-            round=torch.full_like(self._weights, number),
-            position=torch.arange(count, device=self._weights.device),
-            key=randomness.fold(self._keys, number),
+        here = counted[(counted >= self._mine.start) & (counted < self._mine.stop)]
+        moment = torch.full((), number, dtype=torch.int64, device=self._execution.torch_device)
+        total = self._totalled(shared, nodes, here - self._mine.start, moment)
+        if total is None and len(counted) > 0:  # other ranks have nodes: a sum of none, like theirs
+            some, _ = self._sum(shared, *self._inputs(torch.arange(1), nodes), moment)
+            total = map_leaves(torch.zeros_like, some)
+        if total is not None:
+            total = self._ranks.sum(total)
+        else:  # every upload was lost
+            none = torch.zeros_like(self.fleet.penalty)
+            total = Contribution(tree.zeros_like(state.theta), none, {})
+        if self._copies is not None:  # states are in their place when the round's numbers are
+            torch.cuda.current_stream().wait_stream(self._copies)
+        weight = self._pick(counted, self._weight).sum(-1)
+        theta, memory, values = self._platform(
+            state.theta, dict(state.memory), total, self.fleet.penalty, weight
         )
+        if self._execution.device != "cpu":  # a recording's results are overwritten by the next
+            theta, memory = map_leaves(torch.clone, (theta, memory))
+        if not self._bytes and len(counted) > 0:
+            self._bytes = self._traffic(shared, total)
+        known = {"counted": len(counted), **self._bytes}
+        arrival = None
+        if values.is_cuda:
+            here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            values = here.copy_(values, non_blocking=True)
+            arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrival.record()
+        reading = Reading(self._names[tuple(total.metrics)], values, known, arrival)
+        return RoundResult(PlatformState(theta, memory), nodes, reading)
+
+    def notes(self) -> list[str]:
+        """What happened since the last look that people should know of."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _totalled(
+        self, shared: Tree, nodes: NodeState, positions: Tensor, moment: Tensor
+    ) -> Contribution | None:
+        """Σ contributions of the nodes at those positions, chunk by chunk in their order."""
+        total: Contribution | None = None
+        while len(positions) > 0:
+            done, chunks = 0, torch.split(positions, self.chunk)
+            try:
+                computed = self._computed(shared, nodes, chunks, moment)
+                for rows, (subtotal, updated) in zip(chunks, computed, strict=True):
+                    if total is None:
+                        total = map_leaves(torch.clone, subtotal)
+                    else:
+                        total = map_leaves(torch.add, total, subtotal)
+                    self._put(nodes, rows, updated)
+                    done += len(rows)
+            except (RuntimeError, MemoryError) as error:
+                if not _out_of_memory(error):
+                    raise
+                self._shrink(error)
+            positions = positions[done:]
+        return total
+
+    def _computed(
+        self, shared: Tree, nodes: NodeState, chunks: Sequence[Tensor], moment: Tensor
+    ) -> Iterator[tuple[Contribution, NodeState]]:
+        """Sum and new states of every chunk, in order."""
+        if self._execution.path == "loop":
+            for rows in chunks:
+                yield self._node_sum(shared, *self._inputs(rows, nodes), moment)
+        elif self._copies is not None:
+            ahead = self._inputs(chunks[0], nodes)
+            for following in (*chunks[1:], None):
+                inputs = ahead
+                if following is not None:  # copied while the chunk before it is computed
+                    ahead = self._inputs(following, nodes)
+                yield self._sum(shared, *inputs, moment)
+        else:
+            yield from self._threaded(shared, nodes, chunks, moment)
+
+    def _threaded(
+        self, shared: Tree, nodes: NodeState, chunks: Sequence[Tensor], moment: Tensor
+    ) -> Iterator[tuple[Contribution, NodeState]]:
+        """Chunks on worker threads, one core each; recordings run side by side, plain calls alone.
+
+        Plain calls go to a worker too: with another number of cores their last bits could differ.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                self._execution.workers, "fedmeta", initializer=torch.set_num_threads, initargs=(1,)
+            )
+        queue: deque[Future[Any]] = deque()
+        try:
+            for rows in chunks:
+                inputs = (shared, *self._inputs(rows, nodes), moment)
+                ready = self._sum.ready(*inputs)
+                while queue and (
+                    not ready.concurrent or len(queue) >= _AHEAD * self._execution.workers
+                ):
+                    yield queue.popleft().result()
+                queue.append(self._pool.submit(ready.call, *inputs))
+                if not ready.concurrent:
+                    yield queue.popleft().result()
+            while queue:
+                yield queue.popleft().result()
+        finally:
+            wait(queue)
+
+    def _chunk_sum(
+        self, shared: Tree, mine: NodeState, data: NodeData, standing: _Standing, moment: Tensor
+    ) -> tuple[Contribution, NodeState]:
+        """Σ contributions and new states of a chunk of nodes: pure, for one cohort or several."""
+
+        def one(
+            shared: Tree, mine: NodeState, data: NodeData, standing: _Standing
+        ) -> tuple[Contribution, NodeState]:
+            def step(
+                node: NodeState, data: NodeData, facts: Facts
+            ) -> tuple[Contribution, NodeState]:
+                return self._algorithm.node_step(self._objective, shared, node, data, facts)
+
+            contributions, states = torch.func.vmap(step)(mine, data, _facts(standing, moment))
+            return map_leaves(lambda leaf: leaf.sum(0), contributions), states
+
+        result: tuple[Contribution, NodeState] = self._lift(one)(shared, mine, data, standing)
+        return result
+
+    def _node_sum(
+        self, shared: Tree, mine: NodeState, data: NodeData, standing: _Standing, moment: Tensor
+    ) -> tuple[Contribution, NodeState]:
+        """The same for a single node as it is, without padding."""
+        node, samples, facts = map_leaves(
+            lambda leaf: leaf[0], (mine, data, _facts(standing, moment))
+        )
+        contribution, state = self._algorithm.node_step(
+            self._objective, shared, node, samples, facts
+        )
+        return contribution, map_leaves(lambda leaf: leaf.unsqueeze(0), state)
+
+    def _platform_step(
+        self,
+        theta: Tree,
+        memory: dict[str, Tree],
+        total: Contribution,
+        penalty: Tensor,
+        weight: Tensor,
+    ) -> tuple[Tree, Mapping[str, Tree], Tensor]:
+        """The platform's step and all numbers of the round as one vector: pure."""
+
+        def one(
+            theta: Tree,
+            memory: dict[str, Tree],
+            total: Contribution,
+            penalty: Tensor,
+            weight: Tensor,
+        ) -> tuple[Tree, Mapping[str, Tree], Tensor]:
+            before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
+            after, metrics = self._algorithm.platform_step(before, total, fleet)
+            metrics = {**metrics, **readable(total.metrics, weight)}
+            self._names[tuple(total.metrics)] = list(metrics)
+            values = [value.to(torch.float64) for value in metrics.values()]
+            # NaN if a parameter is not finite, else 0.
+            broken = torch.stack([(leaf - leaf).sum() for leaf in after.theta.values()]).sum()
+            values.append(broken.to(torch.float64))
+            return after.theta, after.memory, torch.stack(values)
+
+        result: tuple[Tree, Mapping[str, Tree], Tensor] = self._lift(one)(
+            theta, memory, total, penalty, weight
+        )
+        return result
+
+    def _inputs(self, rows: Tensor, nodes: NodeState) -> tuple[NodeState, NodeData, _Standing]:
+        """States, samples and standing facts of the nodes at some positions, on the device."""
+        if self._copies is not None and self._execution.streams:
+            main = torch.cuda.current_stream()
+            with torch.cuda.stream(self._copies):
+                mine = self._to_device(self._pick(rows, nodes))
+            main.wait_stream(self._copies)
+            map_leaves(lambda leaf: leaf.record_stream(main), mine)
+        else:
+            mine = self._to_device(self._pick(rows, nodes))
+        if self._execution.path == "loop" and isinstance(self._store, NodeStore):
+            data = self._store.single(int(rows[0]))
+        else:
+            data = self._store.chunk(rows)
+        return mine, data, self._pick(rows, self._standing)
+
+    def _to_device(self, states: NodeState) -> NodeState:
+        device = self._execution.torch_device
+        moved: NodeState = map_leaves(lambda leaf: leaf.to(device, non_blocking=True), states)
+        return moved
+
+    def _put(self, nodes: NodeState, rows: Tensor, updated: NodeState) -> None:
+        """Write the new states of some nodes to where they are kept."""
+        if self._copies is None or not self._execution.streams:
+            self._write(nodes, rows, updated)
+            return
+        main = torch.cuda.current_stream()
+        kept = map_leaves(torch.clone, updated)  # a recording's results are overwritten by the next
+        self._copies.wait_stream(main)
+        with torch.cuda.stream(self._copies):
+            self._write(nodes, rows, kept)
+        map_leaves(lambda leaf: leaf.record_stream(self._copies), kept)
+
+    def _index(self, rows: Tensor, device: torch.device) -> Index:
+        """The index of some rows along the nodes' axis, for tensors on a device."""
+        place = rows_of(rows, device)
+        return (place,) if self._axis == 0 else (slice(None), place)
+
+    def _pick(self, rows: Tensor, tensors: Any) -> Any:
+        return map_leaves(lambda leaf: leaf[self._index(rows, leaf.device)], tensors)
+
+    def _write(self, nodes: NodeState, rows: Tensor, updated: NodeState) -> None:
+        for slot, leaves in updated.items():
+            for name, leaf in leaves.items():
+                place = nodes[slot][name]
+                write(place, self._index(rows, place.device), leaf)
+
+    def _lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if self._axis == 0 else torch.func.vmap(function)
+
+    def _join(self, parts: Sequence[Any]) -> Any:
+        if self._axis == 0:
+            return parts[0]
+        return map_leaves(lambda *leaves: torch.stack(leaves), *parts)
+
+    def _cut(self, standing: _Standing) -> _Standing:
+        mine: _Standing = map_leaves(
+            lambda leaf: leaf[self._mine.start : self._mine.stop], standing
+        )
+        return mine
+
+    def _shrink(self, error: BaseException) -> None:
+        if self.chunk == 1:
+            raise SettingError(
+                f"not even one node fits the memory of {self._execution.device} "
+                f"({str(error).splitlines()[0]})",
+                "use a smaller model or fewer samples per node, or another device",
+            ) from error
+        self.chunk = -(-self.chunk // 2)
+        self._sum.forget()
+        if self._copies is not None:
+            torch.cuda.empty_cache()
+        note = (
+            f"memory ran out: from here on {self.chunk} nodes are computed at once, and the last "
+            "bits may differ from those of an undisturbed run"
+        )
+        _log.warning(note)
+        self._notes.append(note)
+
+    def _traffic(self, shared: Tree, total: Contribution) -> dict[str, float]:
+        """Bytes of the messages of one node."""
+        if self._axis == 1:
+            shared, total = map_leaves(lambda leaf: leaf[0], (shared, total))
+        scalars = {"weight": total.weight, **total.metrics}
+        return {
+            "bytes_down": payload_bytes(shared),
+            "bytes_up": payload_bytes({**total.update, **scalars}),
+        }
 
 
 def readable(sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
@@ -252,92 +484,41 @@ def node_keys(nodes: Sequence[Node], seed: int) -> Tensor:
     return randomness.fold(randomness.fold(randomness.key(seed), _NODES), names)
 
 
-def lay_out(
-    execution: Execution,
-    model: FunctionalModel,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    federation: Federation,
-    scaling: Scaling,
-    algorithm: Algorithm,
-) -> Layout:
-    """Resolve path, chunk size and threads; settings that are resolved already stay as they are.
-
-    Args:
-        execution: what the user asked for.
-        model: on the device and in the dtype of the execution.
-        loss: one loss per sample.
-        federation: its largest nodes and their number size the chunks.
-        scaling: of the inputs.
-        algorithm: its state counts towards memory, and "measure" times it.
-    """
-    sources = federation.sources
-    sample = pack(federation, sources[:1], scaling, execution.torch_dtype).support.inputs[0, :1]
-    sample = sample.to(execution.torch_device)
-    samples = max(len(n.support) for n in sources) + max(len(n.query) for n in sources)
-
-    def laid(path: Literal["batched", "loop"]) -> Layout:
-        per_node = node_bytes(model, sample, samples, execution.torch_dtype)
-        held = 2 * tree.size(model.theta) * execution.torch_dtype.itemsize * len(sources)
-        if _fits_resident(federation, sources, execution):
-            held += _data_bytes(federation, sources, execution)
-        chunk = fitting_chunk(execution, per_node, held, len(sources))
-        if path == "loop":
-            chosen = replace(execution, path=path, chunk=1)
-            return Layout(with_threads(chosen), Objective(model, loss))
-        chosen = replace(execution, path=path, chunk=chunk)
-        # Under vmap a native convolution has a forward-mode derivative of its gradient only.
-        return Layout(with_threads(chosen), Objective(model, loss, forward_mode=convolves(model)))
-
-    def seconds(layout: Layout, nodes: Sequence[Node]) -> float:
-        return _seconds_per_round(layout, model, federation.with_nodes(nodes), scaling, algorithm)
-
-    path = chosen_path(execution, model) if execution.path == "auto" else execution.path
-    if path == "loop":
-        return laid("loop")
-    batched = laid("batched")
-    try:  # on two nodes: some layers have no batching rule, and only trying tells
-        seconds(batched, sources[:2])
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        if execution.path == "batched":
-            raise ModelError(
-                f"this model cannot be batched over nodes ({str(error).splitlines()[0]})",
-                'use path "loop"',
-            ) from error
-        return laid("loop")
-    if path == "batched":
-        return batched
-    loop = laid("loop")
-    return batched if seconds(batched, sources) <= seconds(loop, sources) else loop
+def _standing(algorithm: Algorithm, cohort: Cohort, execution: Execution) -> _Standing:
+    sources = cohort.federation.sources
+    sizes = torch.tensor([node.size for node in sources], dtype=torch.float64)
+    weights = (sizes / sizes.sum()).to(execution.torch_dtype)
+    penalties = algorithm.penalties([node.name for node in sources], weights)
+    places = torch.arange(len(sources))
+    standing = _Standing(weights, penalties, places, node_keys(sources, cohort.seed))
+    moved: _Standing = map_leaves(lambda leaf: leaf.to(execution.torch_device), standing)
+    return moved
 
 
-def _seconds_per_round(
-    layout: Layout,
-    model: FunctionalModel,
-    federation: Federation,
-    scaling: Scaling,
-    algorithm: Algorithm,
-) -> float:
-    """Seconds per round, the better of two after one to warm up."""
-    engine = LocalEngine(algorithm, federation, scaling, layout, Participation(), seed=0)
-    state, nodes = engine.start(model.theta)
-    times = []
-    for number in (1, 2, 3):
-        start = time.perf_counter()
-        engine.round(state, nodes, number)
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+def _facts(standing: _Standing, moment: Tensor) -> Facts:
+    weight, penalty, position, key = standing
+    time = moment.to(weight.dtype).expand_as(weight)
+    return Facts(weight, penalty, time, position, randomness.fold(key, moment))
 
 
-def _data_bytes(federation: Federation, nodes: Sequence[Node], execution: Execution) -> int:
-    longest = max(len(n.support) for n in nodes) + max(len(n.query) for n in nodes)
-    numbers = federation.inputs[:1].size + federation.task.outputs + 1
-    return int(len(nodes) * longest * numbers * execution.torch_dtype.itemsize)
+def _store(
+    cohorts: Sequence[Cohort], mine: range, execution: Execution, axis: int
+) -> NodeStore | StackedStores:
+    """The samples of the nodes computed here, padded to one shape for all cohorts."""
+    if len({len(one.federation.sources) for one in cohorts}) > 1:
+        raise DataError(
+            "the repeats have different numbers of source nodes", "train them one by one"
+        )
+    lengths = [longest_sets(one.federation.sources) for one in cohorts]
+    sizes = max(support for support, _ in lengths), max(query for _, query in lengths)
+    stores = []
+    for one in cohorts:
+        nodes = one.federation.sources[mine.start : mine.stop]
+        resident = fits_resident(one.federation, nodes, execution, len(cohorts))
+        stores.append(NodeStore(one.federation, nodes, one.scaling, execution, resident, sizes))
+    return stores[0] if axis == 0 else StackedStores(stores)
 
 
-def _fits_resident(federation: Federation, nodes: Sequence[Node], execution: Execution) -> bool:
-    """Whether all packed samples may stay in memory: they get a quarter of the budget."""
-    return _data_bytes(federation, nodes, execution) <= execution.budget / 4
-
-
-def _tree_map(function: Callable[..., Any], *trees: Any) -> Any:
-    return pytree.tree_map(function, *trees)
+def _out_of_memory(error: BaseException) -> bool:
+    refused = "allocate memory" in str(error)  # how torch's CPU allocator puts it
+    return refused or isinstance(error, MemoryError | torch.OutOfMemoryError)

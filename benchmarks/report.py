@@ -1,0 +1,95 @@
+"""Tables and plots from results.json, for README.md here. `python benchmarks/report.py`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if __package__ in (None, ""):  # run as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.plots import draw
+from benchmarks.results import RESULTS, Entry, load
+from benchmarks.targets import outcomes
+from fedmeta.storage import write_bytes
+
+PAGE = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+def main() -> None:
+    """Read the results, draw the plots, and put the tables into the page."""
+    entries = load(RESULTS)
+    if not entries:
+        sys.exit("there are no results yet: run benchmarks/run.py first")
+    try:
+        pictures = draw(entries, PAGE.parent)
+    except ImportError:
+        print("no plots: matplotlib is not installed here")
+        pictures = [path.name for path in sorted(PAGE.parent.glob("*.svg"))]
+    page = between_markers(PAGE.read_text(encoding="utf-8"), section(entries, pictures))
+    write_bytes(PAGE, page.encode())
+    print(target_table(entries))
+    print(f"page     {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")
+
+
+def between_markers(page: str, text: str) -> str:
+    """The page with the text in place of what stands between the two markers."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no line {BEGIN} or no line {END} after it")
+    return f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}"
+
+
+def section(entries: Sequence[Entry], pictures: Sequence[str]) -> str:
+    """Targets, plots, and a table per machine, in Markdown."""
+    parts = ["### Targets", target_table(entries)]
+    parts += [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in pictures]
+    for machine in sorted({entry.machine for entry in entries}):
+        mine = [entry for entry in entries if entry.machine == machine]
+        parts += [f"### {machine}", table(mine)]
+    return "\n\n".join(parts)
+
+
+def target_table(entries: Sequence[Entry]) -> str:
+    """What was asked for and what was measured."""
+    rows = [
+        [
+            outcome.target.text,
+            outcome.machine,
+            f"{outcome.figure:.3g} {outcome.target.unit}",
+            "yes" if outcome.reached else "**no**",
+        ]
+        for outcome in outcomes(entries)
+    ]
+    return _markdown(["target", "machine", "measured", "reached"], rows)
+
+
+def table(entries: Sequence[Entry]) -> str:
+    """One line per figure."""
+    rows = [
+        [
+            entry.name,
+            entry.network,
+            f"{entry.nodes:,}",
+            entry.dtype,
+            f"{entry.median_ms:.3g}",
+            "; ".join(f"{p} {ms:.3g} ({entry.ratio(p):.3g}×)" for p, ms in entry.peer_ms.items()),
+            "" if entry.limit_ms is None else f"{entry.limit_ms:.3g}",
+            "" if entry.limit_ms is None else f"{100 * entry.limit_ms / entry.median_ms:.2g} %",
+        ]
+        for entry in entries
+    ]
+    heads = ["benchmark", "network", "nodes", "dtype", "ours, ms", "others, ms (times ours)"]
+    return _markdown([*heads, "limit, ms", "share"], rows)
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

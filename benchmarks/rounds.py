@@ -1,0 +1,47 @@
+"""A round of ADMM-FedMeta against loops over nodes: in plain PyTorch, with higher, with TorchOpt.
+
+The loops compute in float32. In the bf16 rows we compute in bf16, and the plain loop under torch's
+autocast is a further peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks import ours
+from benchmarks.bench import Bench
+from benchmarks.peers.higher_loop import higher_loop
+from benchmarks.peers.plain_loop import plain_loop
+from benchmarks.peers.torchopt_loop import torchopt_loop
+from benchmarks.problems import Problem, cifar, fashion, perceptron
+from benchmarks.results import Entry
+
+AUTOCAST = "plain loop, autocast"
+
+
+def measure(bench: Bench) -> Iterator[Entry]:
+    """One row per network and precision."""
+    for problem in _problems(bench):
+        for precision in bench.precisions:
+            loops = {"plain loop": plain_loop, "higher": higher_loop, "torchopt": torchopt_loop}
+            if precision == "bf16":
+                loops[AUTOCAST] = partial(plain_loop, autocast=True)
+            row = bench.compare(
+                "rounds",
+                problem,
+                partial(ours.admm_fedmeta, problem, bench.device, precision),
+                {name: partial(loop, problem, bench.device) for name, loop in loops.items()},
+                precision,
+                same=precision == "float32",
+            )
+            if row is not None:
+                yield row
+
+
+def _problems(bench: Bench) -> Iterator[Problem]:
+    yield cifar(bench.size(40))
+    yield fashion(bench.size(40))
+    yield perceptron(64, bench.size(1000))
+    if bench.on_gpu:  # minutes on a CPU, and nothing that 40 nodes do not say
+        yield cifar(bench.size(400))

@@ -1,0 +1,72 @@
+"""Times of competitors that take turns, so that what disturbs the machine disturbs all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from statistics import median
+
+import torch
+
+_LEAST = 3  # repetitions, however slow
+
+
+def interleaved(
+    competitors: Mapping[str, Callable[[], object]],
+    device: str,
+    repetitions: int,
+    budget: float,
+) -> dict[str, float]:
+    """Median time of one call of each, in ms; they are called in turn, again and again.
+
+    Args:
+        competitors: what to call; everyone is called once more beforehand to warm up.
+        device: "cpu" or "cuda"; on a GPU the time is taken with CUDA events.
+        repetitions: calls of each that count.
+        budget: seconds after which no further repetition is begun.
+    """
+    times: dict[str, list[float]] = {name: [] for name in competitors}
+    for call in competitors.values():
+        call()
+    begin = time.perf_counter()
+    for done in range(repetitions):
+        if done >= _LEAST and time.perf_counter() - begin > budget:
+            break
+        for name, call in competitors.items():
+            times[name].append(milliseconds(call, device))
+    return {name: median(values) for name, values in times.items()}
+
+
+def milliseconds(call: Callable[[], object], device: str) -> float:
+    """How long one call takes, in ms, until the device has done what it was told to."""
+    if not device.startswith("cuda"):
+        start = time.perf_counter()
+        call()
+        return 1e3 * (time.perf_counter() - start)
+    before, after = (_event() for _ in range(2))
+    torch.cuda.synchronize()
+    before.record()
+    call()
+    after.record()
+    after.synchronize()
+    return float(before.elapsed_time(after))
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def float32_rounding(allowed: bool) -> Iterator[None]:
+    """Let products of float32 numbers on a GPU round their inputs to 10 bits (TF32), or not.
+
+    torch's own setting allows it for convolutions, which would give peers an edge in the float32
+    rows.
+    """
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before

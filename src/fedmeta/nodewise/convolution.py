@@ -1,0 +1,169 @@
+"""Convolutions with a node axis: many nodes at once, each with weights of its own or all with one.
+
+Everything about a convolution is in one trilinear form of input, weight and a factor on the output,
+
+    T(x, w, g) = ⟨g, x ∗ w⟩
+
+The output x ∗ w is its derivative by g, the two adjoints that gradients need are those by x and by
+w. A derivative of one of the three is one of the three again: three kernels serve losses, gradients
+and curvature products of any order.
+
+Operands have a leading node axis. Where its length is 1 all nodes share the operand, so that a
+convolution with shared weights is one large batch. Under `torch.func.vmap` the mapped axis becomes
+the node axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmeta.nodewise.geometry import Geometry, Slot
+from fedmeta.nodewise.kernels import bias_adjoint, evaluate
+
+_ORDER: tuple[Slot, ...] = ("x", "w", "g")
+
+
+def convolution(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """x ∗ w + bias for one node: x (batch, channels, *space), w (out, channels / groups, *kernel).
+
+    Example:
+        >>> x, w = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3)
+        >>> convolution(x, w, None, Geometry.of(x, w, padding=1))[0, 0, 1]
+        tensor([6., 9., 6.])
+    """
+    if bias is None:
+        output = _contract("g", {"x": x.unsqueeze(0), "w": w.unsqueeze(0)}, geometry)
+    else:
+        output = _Biased.apply(x.unsqueeze(0), w.unsqueeze(0), bias.unsqueeze(0), geometry)
+    return output.squeeze(0)
+
+
+def _contract(free: Slot, operands: dict[Slot, Tensor], geometry: Geometry) -> Tensor:
+    """The derivative of T by the slot `free`, at the operands of the two other slots."""
+    first, second = (operands[slot] for slot in _ORDER if slot != free)
+    result: Tensor = _Contraction.apply(first, second, free, geometry)
+    return result
+
+
+class _Contraction(torch.autograd.Function):
+    @staticmethod
+    def forward(first: Tensor, second: Tensor, free: Slot, geometry: Geometry) -> Tensor:
+        return evaluate(free, first, second, geometry)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        first, second, ctx.free, ctx.geometry = inputs
+        ctx.save_for_backward(first, second)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        slots = (slot for slot in _ORDER if slot != ctx.free)
+        operands = dict(zip(slots, ctx.saved_tensors, strict=True))
+        factor = {ctx.free: gradients[0]}
+        return *_derivatives(operands, factor, ctx.needs_input_grad, ctx.geometry), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], first: Tensor, second: Tensor, *rest: Any
+    ) -> tuple[Tensor, int]:
+        (first, second), shape = _fold(info.batch_size, in_dims, first, second)
+        result: Tensor = _Contraction.apply(first, second, *rest)
+        return result.unflatten(0, shape), 0
+
+
+class _Biased(torch.autograd.Function):
+    """x ∗ w + b in one go."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
+        return evaluate("g", x, w, geometry, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, bias, ctx.geometry = inputs
+        ctx.shared = len(bias) == 1
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        operands: dict[Slot, Tensor] = dict(zip(_ORDER, ctx.saved_tensors, strict=False))
+        factor = gradients[0]
+        by_bias = _BiasAdjoint.apply(factor)
+        if ctx.shared and len(by_bias) > 1:
+            by_bias = by_bias.sum(0, keepdim=True)
+        others = _derivatives(operands, {"g": factor}, ctx.needs_input_grad, ctx.geometry)
+        return *others, by_bias, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], x: Tensor, w: Tensor, bias: Tensor, geometry: Geometry
+    ) -> tuple[Tensor, int]:
+        (x, w, bias), shape = _fold(info.batch_size, in_dims, x, w, bias)
+        result: Tensor = _Biased.apply(x, w, bias, geometry)
+        return result.unflatten(0, shape), 0
+
+
+class _BiasAdjoint(torch.autograd.Function):
+    """The sum over batch and space, which is what a bias sees of the gradient by its output."""
+
+    @staticmethod
+    def forward(factor: Tensor) -> Tensor:
+        return bias_adjoint(factor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.shape = inputs[0].shape
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        nodes, _, channels, *space = ctx.shape
+        return gradients[0].reshape(nodes, 1, channels, *[1] * len(space)).expand(ctx.shape)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], factor: Tensor) -> tuple[Tensor, int]:
+        (factor,), shape = _fold(info.batch_size, in_dims, factor)
+        result: Tensor = _BiasAdjoint.apply(factor)
+        return result.unflatten(0, shape), 0
+
+
+def _derivatives(
+    operands: dict[Slot, Tensor],
+    factor: dict[Slot, Tensor],
+    needed: Sequence[bool],
+    geometry: Geometry,
+) -> list[Tensor | None]:
+    """T is linear in every slot: the gradient by an operand has the factor in the free slot."""
+    results: list[Tensor | None] = []
+    for (slot, operand), wanted in zip(operands.items(), needed, strict=False):
+        if not wanted:
+            results.append(None)
+            continue
+        others = {s: o for s, o in operands.items() if s != slot} | factor
+        result = _contract(slot, others, geometry)
+        shared = len(operand) == 1 < len(result)
+        results.append(result.sum(0, keepdim=True) if shared else result)
+    return results
+
+
+def _fold(
+    size: int, in_dims: Sequence[int | None], *operands: Tensor
+) -> tuple[list[Tensor], tuple[int, int]]:
+    """Mapped axis and node axis as one; an operand that all share stays shared."""
+    pairs = list(zip(operands, in_dims, strict=False))
+    fronted = [t if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+    nodes = max(
+        t.shape[0 if dim is None else 1] for t, (_, dim) in zip(fronted, pairs, strict=True)
+    )
+    folded = []
+    for t, (_, dim) in zip(fronted, pairs, strict=True):
+        if dim is not None:
+            folded.append(t.expand(size, nodes, *t.shape[2:]).flatten(0, 1))
+        elif len(t) == 1:
+            folded.append(t)
+        else:
+            folded.append(t.expand(size, *t.shape).flatten(0, 1))
+    return folded, (size, nodes)

@@ -1,0 +1,54 @@
+"""Which kernel computes a convolution: a fixed rule from device, dtype and geometry."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from fedmeta.nodewise import native, products
+from fedmeta.nodewise.geometry import Geometry, Slot
+
+_FUSED_TYPES = (torch.float32, torch.bfloat16)
+
+
+def evaluate(
+    free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None = None
+) -> Tensor:
+    """The derivative of ⟨g, x ∗ w + b⟩ by the slot `free`; operands in the order x, w, g.
+
+    On a GPU our own kernels take float32 and bfloat16, batched products the rest. A CPU and
+    geometries that only torch knows (grouped, transposed, three-dimensional) get torch's kernels.
+    """
+    if first.is_cuda and geometry.plain:
+        if len(geometry.stride) <= 2 and _fuses(first):
+            from fedmeta.nodewise import fused
+
+            return fused.evaluate(free, first, second, geometry, bias)
+        output = products.evaluate(free, first, second, geometry)
+    else:
+        output = native.evaluate(free, first, second, geometry)
+    if bias is None:
+        return output
+    return output + bias.reshape(len(bias), 1, -1, *[1] * len(geometry.stride))
+
+
+def bias_adjoint(g: Tensor) -> Tensor:
+    """Σ over batch and space of g (nodes, batch, channels, *space): (nodes, channels)."""
+    if _fuses(g):
+        from fedmeta.nodewise import fused
+
+        return fused.bias_adjoint(g)
+    return g.sum((1, *range(3, g.ndim)))
+
+
+def _fuses(tensor: Tensor) -> bool:
+    return tensor.is_cuda and tensor.dtype in _FUSED_TYPES and has_triton()
+
+
+@cache
+def has_triton() -> bool:
+    """Whether our own GPU kernels can be compiled."""
+    return find_spec("triton") is not None

@@ -1,0 +1,92 @@
+"""Convolutions by torch's own kernels: shared weights as one large batch, own weights one by one.
+
+Serves every geometry. Grouped convolutions take the nodes as further groups, which for depthwise
+ones is what those kernels are made for; others go node by node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedmeta.nodewise.geometry import Geometry, Slot
+
+
+def evaluate(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
+    """The derivative of ⟨g, x ∗ w⟩ by the slot `free`; operands in the order x, w, g."""
+    nodes = max(len(first), len(second))
+    weight = {"g": second, "x": first}.get(free)
+    if weight is not None and len(weight) == 1:
+        images = first if free == "g" else second
+        batch = images.flatten(0, 1)
+        operands = (batch, weight[0]) if free == "g" else (weight[0], batch)
+        together: Tensor = _call(free, *operands, geometry).unflatten(0, images.shape[:2])
+        return together
+    first, second = (t.expand(nodes, *t.shape[1:]) for t in (first, second))
+    if geometry.groups > 1:
+        return _as_groups(free, first, second, geometry)
+    pairs = list(zip(first.unbind(), second.unbind(), strict=True))
+    results = [_call(free, one, other, geometry) for one, other in pairs]
+    if free == "w":
+        return torch.stack(results)
+    # Side by side along the batch, which keeps the images' layout in memory.
+    apart: Tensor = torch.cat(results).unflatten(0, (nodes, -1))
+    return apart
+
+
+def _as_groups(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
+    nodes = len(first)
+    wide = replace(
+        geometry,
+        inputs=(nodes * geometry.inputs[0], *geometry.inputs[1:]),
+        kernel=(nodes * geometry.kernel[0], *geometry.kernel[1:]),
+        groups=nodes * geometry.groups,
+    )
+
+    def side_by_side(operand: Tensor) -> Tensor:
+        return operand.transpose(0, 1).flatten(1, 2)  # (batch, nodes · channels, *space)
+
+    if free == "w":
+        result = _call(free, side_by_side(first), side_by_side(second), wide)
+        kernels: Tensor = result.unflatten(0, (nodes, geometry.kernel[0]))
+        return kernels
+    if free == "g":
+        result = _call(free, side_by_side(first), second.flatten(0, 1), wide)
+    else:
+        result = _call(free, first.flatten(0, 1), side_by_side(second), wide)
+    images: Tensor = result.unflatten(1, (nodes, -1)).transpose(0, 1)
+    return images
+
+
+def _call(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
+    """One call of torch for one set of weights, without a node axis."""
+    motion = (
+        geometry.stride,
+        geometry.padding,
+        geometry.dilation,
+        geometry.transposed,
+        geometry.output_padding,
+        geometry.groups,
+    )
+    first, second = _laid_out(first), _laid_out(second)
+    if free == "g":
+        return torch.convolution(first, second, None, *motion)
+    # torch wants to see the operand it differentiates by, but looks at its shape and layout alone.
+    if free == "x":
+        unseen = _laid_out(second.new_empty((len(second), *geometry.inputs)))
+        wanted, operands = [True, False, False], (second, unseen, first)
+    else:
+        unseen = _laid_out(second.new_empty(geometry.kernel))
+        wanted, operands = [False, True, False], (second, first, unseen)
+    by_input, by_weight, _ = torch.ops.aten.convolution_backward(*operands, None, *motion, wanted)
+    result: Tensor = by_input if free == "x" else by_weight
+    return result
+
+
+def _laid_out(tensor: Tensor) -> Tensor:
+    """Images and kernels channels-last: torch pools them several times faster so, on CPUs."""
+    if tensor.ndim != 4:
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)
