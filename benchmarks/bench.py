@@ -53,9 +53,10 @@ class Bench:
         self, competitors: Mapping[str, Callable[[], object]], precision: str = "float32"
     ) -> dict[str, float]:
         """Median times, in ms, of competitors that take turns."""
-        repetitions, seconds = (100, 20.0) if self.on_gpu else (15, 60.0)
+        repetitions, seconds = (100, 6.0) if self.on_gpu else (15, 60.0)
+        warm = 0.0 if self.on_gpu or self.quick else 3.0
         with float32_rounding(precision == "tf32"):
-            return interleaved(competitors, self.device, self.size(repetitions, 1), seconds)
+            return interleaved(competitors, self.device, self.size(repetitions, 1), seconds, warm)
 
     def limit(self, problem: Problem, precision: str = "float32") -> float:
         """The arithmetic limit of a round, in ms; the rate is measured once in a run."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.peers import Missing, Round, Theta
+from benchmarks.peers import Round, Theta
 from benchmarks.problems import SEED, Problem
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, PerFedAvg
 from fedmeta.data import Scaling
-from fedmeta.engines.execution import Execution, machine
+from fedmeta.engines.execution import Execution, Precision, machine
+from fedmeta.engines.local import Cohort, LocalEngine
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.objective import Adaptation, Curvature
 
 _UNSCALED = Scaling(np.zeros(()), np.ones(()))
+_PRECISIONS: dict[str, Precision] = {"float32": "full", "tf32": "tf32", "bf16": "bf16"}
 
 
 def admm_fedmeta(
@@ -42,24 +42,29 @@ def per_fedavg(problem: Problem, device: str) -> Round:
 def training(
     problem: Problem, device: str, precision: str, repeats: int, rounds: int
 ) -> Callable[[], None]:
-    """Whole trainings by ADMM-FedMeta, from θ¹ every time."""
+    """Whole trainings by ADMM-FedMeta, all repeats together, from their own θ¹ every time."""
     algorithm = ADMMFedMeta(
         Adaptation(problem.step_size), penalty=problem.penalty, penalty_unit="weight"
     )
-    job = _job(problem, algorithm, device, precision)
+    job = _job(problem, algorithm, device, precision, repeats)
+    cohorts = [Cohort(problem.federation, _UNSCALED, seed) for seed in range(repeats)]
+    engine = LocalEngine(algorithm, cohorts, job.layout)
+    starts = [problem.start(device, seed) for seed in range(repeats)]
+    theta = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
 
     def train() -> None:
         with machine(job.layout.execution):
-            for _ in range(repeats):
-                engine = job.engine()
-                state, nodes = engine.start(job.model.theta)
-                for number in range(1, rounds + 1):
-                    state, nodes, _ = engine.round(state, nodes, number)
+            state, nodes = engine.start(theta)
+            for number in range(1, rounds + 1):
+                state, nodes, reading = engine.round(state, nodes, number)
+            dict(reading.of(0))  # wait for the last one
 
     return train
 
 
-def _job(problem: Problem, algorithm: Algorithm, device: str, precision: str) -> Job:
+def _job(
+    problem: Problem, algorithm: Algorithm, device: str, precision: str, repeats: int = 1
+) -> Job:
     return prepare(
         problem.federation,
         problem.model,
@@ -67,6 +72,7 @@ def _job(problem: Problem, algorithm: Algorithm, device: str, precision: str) ->
         TrainingSettings(seed=SEED),
         scaling=_UNSCALED,
         execution=_execution(device, precision),
+        repeats=repeats,
     )
 
 
@@ -86,11 +92,8 @@ def _rounds(job: Job) -> Round:
 
 
 def _execution(device: str, precision: str) -> Execution:
-    chosen: dict[str, Any] = {"device": device}
+    memory = None
     if device.startswith("cuda"):  # half of it: peers live on the same GPU
-        chosen["memory"] = torch.cuda.get_device_properties(device).total_memory / 2**31
-    if precision != "float32":
-        if "precision" not in {field.name for field in fields(Execution)}:
-            raise Missing(f"this version of fedmeta computes in float32, not in {precision}")
-        chosen["precision"] = precision
-    return Execution(**chosen)
+        memory = torch.cuda.get_device_properties(device).total_memory / 2**31
+    chosen = _PRECISIONS[precision]
+    return Execution(device=device, memory=memory, precision=chosen)

@@ -61,6 +61,11 @@ class Problem:
         """The network with the initial weights that everyone starts from."""
         return build(self.model, self.shape, CLASSES, SEED).to(device)
 
+    def start(self, device: str, seed: int) -> dict[str, Tensor]:
+        """Initial parameters of a repeat."""
+        module = build(self.model, self.shape, CLASSES, seed).to(device)
+        return {name: leaf.detach() for name, leaf in module.named_parameters()}
+
     def samples(self, device: str) -> list[Samples]:
         """Every node's samples on the device."""
         inputs = torch.from_numpy(self.federation.inputs).to(device)

@@ -6,11 +6,12 @@ autocast is a further peer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from benchmarks import ours
 from benchmarks.bench import Bench
+from benchmarks.peers import Round
 from benchmarks.peers.higher_loop import higher_loop
 from benchmarks.peers.plain_loop import plain_loop
 from benchmarks.peers.torchopt_loop import torchopt_loop
@@ -18,15 +19,14 @@ from benchmarks.problems import Problem, cifar, fashion, perceptron
 from benchmarks.results import Entry
 
 AUTOCAST = "plain loop, autocast"
+CHANNELS_LAST = "plain loop, channels last"
 
 
 def measure(bench: Bench) -> Iterator[Entry]:
     """One row per network and precision."""
     for problem in _problems(bench):
         for precision in bench.precisions:
-            loops = {"plain loop": plain_loop, "higher": higher_loop, "torchopt": torchopt_loop}
-            if precision == "bf16":
-                loops[AUTOCAST] = partial(plain_loop, autocast=True)
+            loops = _loops(bench, problem, precision)
             row = bench.compare(
                 "rounds",
                 problem,
@@ -37,6 +37,22 @@ def measure(bench: Bench) -> Iterator[Entry]:
             )
             if row is not None:
                 yield row
+
+
+def _loops(bench: Bench, problem: Problem, precision: str) -> dict[str, Callable[..., Round]]:
+    """Who takes part; on a GPU, where loops take a hundred times as long, in one row per network."""
+    if bench.on_gpu and (precision != "float32" or problem.nodes > 40):
+        return {}
+    loops: dict[str, Callable[..., Round]] = {
+        "plain loop": plain_loop,
+        "higher": higher_loop,
+        "torchopt": torchopt_loop,
+    }
+    if len(problem.shape) == 3:
+        loops[CHANNELS_LAST] = partial(plain_loop, channels_last=True)
+    if precision == "bf16":
+        loops[AUTOCAST] = partial(plain_loop, autocast=True)
+    return loops
 
 
 def _problems(bench: Bench) -> Iterator[Problem]:

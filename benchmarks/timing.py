@@ -10,6 +10,7 @@ from statistics import median
 import torch
 
 _LEAST = 3  # repetitions, however slow
+_WARM_CALLS = 4  # before anything counts: recordings are made and libraries set up by then
 
 
 def interleaved(
@@ -17,18 +18,23 @@ def interleaved(
     device: str,
     repetitions: int,
     budget: float,
+    warm: float = 0.0,
 ) -> dict[str, float]:
     """Median time of one call of each, in ms; they are called in turn, again and again.
 
     Args:
-        competitors: what to call; everyone is called once more beforehand to warm up.
+        competitors: what to call; everyone is called a few times beforehand to warm up.
         device: "cpu" or "cuda"; on a GPU the time is taken with CUDA events.
         repetitions: calls of each that count.
         budget: seconds after which no further repetition is begun.
+        warm: seconds for which each is called before, at least.
     """
     times: dict[str, list[float]] = {name: [] for name in competitors}
     for call in competitors.values():
-        call()
+        start, calls = time.perf_counter(), 0
+        while calls < _WARM_CALLS or time.perf_counter() - start < warm:
+            call()
+            calls += 1
     begin = time.perf_counter()
     for done in range(repetitions):
         if done >= _LEAST and time.perf_counter() - begin > budget:

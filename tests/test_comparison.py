@@ -30,7 +30,7 @@ def settings(**data: Any) -> Settings:
     )
 
 
-def quiet(_: str, __: int) -> Sequence[Callback]:
+def quiet(_: str) -> Sequence[Callback]:
     return ()
 
 

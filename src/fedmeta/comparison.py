@@ -13,11 +13,14 @@ from fedmeta.algorithms.base import Algorithm
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import fit_scaling
+from fedmeta.engines.execution import convolves
 from fedmeta.errors import DivergedError, RunFolderError, SettingError, require
 from fedmeta.intervals import interval
+from fedmeta.job import Job, prepare
 from fedmeta.meta_model import load_theta
 from fedmeta.objective import Adaptation
 from fedmeta.plain import to_plain
+from fedmeta.repeats import train_together, what_separates
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, merged
 from fedmeta.storage import write_json
@@ -58,22 +61,24 @@ def train_settings(
         settings.model,
         settings.algorithm,
         settings.training,
-        loss=settings.loss,
-        scaling=fit_scaling(
-            federation,
-            settings.data.scaling,
-            settings.data.scaling_from,
-            settings.data.scaling_floor,
-        ),
-        initial=load_theta(settings.init) if settings.init else None,
-        execution=settings.execution,
-        participation=settings.participation,
+        **_arguments(settings, federation),
         folder=folder,
         resume=resume,
         callbacks=callbacks,
-        about_data=to_plain(settings.data),
         origin=origin,
     )
+
+
+def _arguments(settings: Settings, federation: Federation) -> dict[str, Any]:
+    data = settings.data
+    return {
+        "loss": settings.loss,
+        "scaling": fit_scaling(federation, data.scaling, data.scaling_from, data.scaling_floor),
+        "initial": load_theta(settings.init) if settings.init else None,
+        "execution": settings.execution,
+        "participation": settings.participation,
+        "about_data": to_plain(data),
+    }
 
 
 def compare(
@@ -82,7 +87,7 @@ def compare(
     seeds: Sequence[int],
     equal: Equal,
     folder: Path,
-    progress: Callable[[str, int], Sequence[Callback]],
+    progress: Callable[[str], Sequence[Callback]],
 ) -> dict[str, Any]:
     """Train every contestant with every seed and put the results side by side.
 
@@ -98,7 +103,7 @@ def compare(
         equal: "rounds", or "gradients": others run as many rounds as cost the same number of
             gradient evaluations as the first.
         folder: where runs and comparison.json go.
-        progress: given a label and a seed, the callbacks of that run.
+        progress: given what is trained, the callbacks of that run (or of all seeds at once).
     """
     labels = [contestant.label for contestant in contestants]
     require(len(seeds) > 0, "seeds", len(seeds), "at least one")
@@ -112,27 +117,27 @@ def compare(
         )
     names = folder_names(labels)
     rows: dict[str, dict[str, Any]] = {}
-    for seed in seeds:
-        federation = load(settings.data, seed)
-        if not federation.targets:
-            raise SettingError("there are no target nodes to compare on", "raise target_share")
-        for contestant in contestants:
+    federations = [load(settings.data, seed) for seed in seeds]
+    if not all(federation.targets for federation in federations):
+        raise SettingError("there are no target nodes to compare on", "raise target_share")
+    for contestant in contestants:
+        row: dict[str, Any] = {"label": contestant.label, "algorithm": contestant.algorithm.name}
+        rows[contestant.label] = row
+        tasks = []
+        for seed, federation in zip(seeds, federations, strict=True):
             rounds = _rounds(settings, contestants[0].algorithm, contestant, equal, federation)
             one = replace(
                 settings,
                 algorithm=contestant.algorithm,
                 training=replace(settings.training, seed=seed, rounds=rounds),
             )
-            place = f"runs/{names[contestant.label]}-seed{seed}"
             now = {"training": {"seed": seed, "rounds": rounds}}
             origin = {"table": merged([contestant.table, now])} if contestant.table else {}
-            callbacks = progress(contestant.label, seed)
-            result = _one(one, federation, folder / place, callbacks, origin)
-            row = rows.setdefault(
-                contestant.label,
-                {"label": contestant.label, "algorithm": contestant.algorithm.name},
-            )
-            for key, value in {**result, "runs": place}.items():
+            place = f"runs/{names[contestant.label]}-seed{seed}"
+            tasks.append(_Task(one, federation, folder / place, origin))
+        for task, summary in zip(tasks, _trained(tasks, contestant.label, progress), strict=True):
+            place = str(task.folder.relative_to(folder))
+            for key, value in {**_figures(task, summary), "runs": place}.items():
                 row.setdefault(key, []).append(value)
     first = rows[labels[0]]
     comparison = {
@@ -179,29 +184,82 @@ def _rounds(
     return max(1, round(rounds * gradient_evaluations(first, federation) / cost))
 
 
-def _one(
-    settings: Settings,
-    federation: Federation,
-    folder: Path,
-    callbacks: Sequence[Callback],
-    origin: Mapping[str, Any],
-) -> dict[str, Any]:
-    try:
-        summary = train_settings(
-            settings, federation, folder=folder, callbacks=callbacks, origin=origin
-        ).summary
-    except DivergedError:
-        summary = RunFolder.open(folder).summary()
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """One run of a comparison."""
+
+    settings: Settings
+    federation: Federation
+    folder: Path
+    origin: Mapping[str, Any]
+
+
+def _trained(
+    tasks: Sequence[_Task], label: str, progress: Callable[[str], Sequence[Callback]]
+) -> list[Mapping[str, Any]]:
+    """The summaries of all seeds, trained together where that is faster and possible."""
+    if (jobs := _jobs(tasks)) is not None:
+        folders = [task.folder for task in tasks]
+        origins = [task.origin for task in tasks]
+        callbacks = progress(f"{label} × {len(tasks)} seeds")
+        outcomes = train_together(jobs, folders=folders, origins=origins, callbacks=callbacks)
+        return [
+            outcome.summary if isinstance(outcome, Run) else RunFolder.open(task.folder).summary()
+            for task, outcome in zip(tasks, outcomes, strict=True)
+        ]
+    summaries: list[Mapping[str, Any]] = []
+    for task in tasks:
+        try:
+            run = train_settings(
+                task.settings,
+                task.federation,
+                folder=task.folder,
+                callbacks=progress(f"{label} seed {task.settings.training.seed}"),
+                origin=task.origin,
+            )
+            summaries.append(run.summary)
+        except DivergedError:
+            summaries.append(RunFolder.open(task.folder).summary())
+    return summaries
+
+
+def _jobs(tasks: Sequence[_Task]) -> list[Job] | None:
+    """All seeds as jobs to train together, or None where one after the other is the way.
+
+    Convolutions on a CPU gain nothing from it: their chunks fill its caches already.
+    """
+    if len(tasks) == 1:
+        return None
+    jobs: list[Job] = []
+    for task in tasks:
+        job = prepare(
+            task.federation,
+            task.settings.model,
+            task.settings.algorithm,
+            task.settings.training,
+            **_arguments(task.settings, task.federation),
+            repeats=len(tasks),
+            layout=jobs[0].layout if jobs else None,
+        )
+        jobs.append(job)
+        slow = job.layout.execution.device == "cpu" and convolves(job.model)
+        if slow or what_separates(jobs) is not None:
+            return None
+    return jobs
+
+
+def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a comparison takes from a run."""
     steps = str(summary["adaptation_steps"])
     diverged = summary["status"] == "diverged"
     before = summary["target_metric"].get("0", {}).get("mean")
     if before is None:  # training itself diverged: what is left is the initial model
-        before = _untrained(settings, federation)
+        before = _untrained(task.settings, task.federation)
     return {
         "metric": summary["metric"],
         "values": before if diverged else summary["target_metric"][steps]["mean"],
         "before": before,
-        "rounds": settings.training.rounds,
+        "rounds": task.settings.training.rounds,
         "adaptation_steps": summary["adaptation_steps"],
         "gradient_evaluations": summary["gradient_evaluations"],
         "bytes_per_node": summary["bytes_per_node"],

@@ -169,8 +169,15 @@ def prepare(
     participation: Participation = Participation(),
     initial: Tree | None = None,
     about_data: Mapping[str, Any] | None = None,
+    repeats: int = 1,
+    layout: Layout | None = None,
 ) -> Job:
-    """Check that everything fits together and resolve what was left open. See `train`."""
+    """Check that everything fits together and resolve what was left open. See `train`.
+
+    Args:
+        repeats: how many jobs like this one are to be trained together, for the memory budget.
+        layout: of another job like this one, to be trained together with it.
+    """
     if not federation.sources:
         raise DataError(f"{federation.name} has no source nodes", "lower target_share")
     if federation.task.kind == "classification" and federation.task.outputs < 2:
@@ -197,8 +204,9 @@ def prepare(
     check_on_samples(network, inputs.to(execution.torch_device), task.outputs)
     labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
     check_loss(function, network, inputs.to(execution.torch_device), labels)
-    with machine(execution):
-        layout = lay_out(execution, network, function, federation, scaling, algorithm)
+    if layout is None:
+        with machine(execution):
+            layout = lay_out(execution, network, function, federation, scaling, algorithm, repeats)
     settings = {
         "data": dict(about_data or {"name": federation.name}),
         "model": about_model,

@@ -133,16 +133,7 @@ def train(
         initial=initial,
         about_data=about_data,
     )
-    identity = {
-        "id": stored["id"] if stored else secrets.token_hex(8),
-        "created": stored["created"] if stored else _now(),
-        "versions": versions(),
-        "seed": training.seed,
-        "federation": federation_digest(federation),
-        "start": start_digest(job.model, job.scaling),
-        "settings": job.settings,
-        "origin": dict(origin or (stored or {}).get("origin") or {}),
-    }
+    identity = identify(job, origin, stored)
     if stored is not None and opened is not None:
         check_same_run(opened, stored, identity)
     elif folder is not None and ranks.leads:
@@ -151,6 +142,22 @@ def train(
         opened, callbacks = None, ()
     with machine(job.layout.execution), opened.held() if opened else nullcontext():
         return _loop(job, identity, opened, resume, keeps, ranks, callbacks)
+
+
+def identify(
+    job: Job, origin: Mapping[str, Any] | None = None, stored: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a run is known by: a new number, or those of the stored run that goes on."""
+    return {
+        "id": stored["id"] if stored else secrets.token_hex(8),
+        "created": stored["created"] if stored else _now(),
+        "versions": versions(),
+        "seed": job.training.seed,
+        "federation": federation_digest(job.federation),
+        "start": start_digest(job.model, job.scaling),
+        "settings": job.settings,
+        "origin": dict(origin or (stored or {}).get("origin") or {}),
+    }
 
 
 def _loop(
@@ -181,8 +188,8 @@ def _loop(
         nonlocal evaluation, clock
         record: Record = {"round": number, **result.metrics}
         if not result.metrics.finite:
-            _end(job, identity, folder, history, state, None, "diverged", callbacks)
-            raise _diverged(number, job.algorithm, folder)
+            end(job, identity, folder, history, state, None, "diverged", callbacks)
+            raise diverged(number, job.algorithm, folder)
         if training.evaluates(number):
             evaluation = job.evaluate(result.state)
             if evaluation is not None:
@@ -216,7 +223,7 @@ def _loop(
             pending = None
     if pending is not None:
         settle(*pending)
-    return _conclude(job, identity, folder, history, state, evaluation, status, callbacks)
+    return conclude(job, identity, folder, history, state, evaluation, status, callbacks)
 
 
 def _restored(
@@ -248,7 +255,7 @@ def _restored(
     return int(done), state
 
 
-def _conclude(
+def conclude(
     job: Job,
     identity: Mapping[str, Any],
     folder: RunFolder | None,
@@ -266,7 +273,7 @@ def _conclude(
     rule = job.algorithm.adaptation(state)
     blown = evaluation is not None and not evaluation.is_finite(rule.steps)
     status = "diverged" if blown else status
-    summary = _end(job, identity, folder, history, state, evaluation, status, callbacks)
+    summary = end(job, identity, folder, history, state, evaluation, status, callbacks)
     if blown:
         raise DivergedError(
             f"training is done, but after {rule.steps} adaptation steps of size "
@@ -277,7 +284,7 @@ def _conclude(
     return Run(meta_model, summary, history, evaluation, path)
 
 
-def _end(
+def end(
     job: Job,
     identity: Mapping[str, Any],
     folder: RunFolder | None,
@@ -332,7 +339,8 @@ def _traffic(history: Sequence[Record], nodes: int) -> float:
     return float(sum(sums)) / nodes
 
 
-def _diverged(number: int, algorithm: Algorithm, folder: RunFolder | None) -> DivergedError:
+def diverged(number: int, algorithm: Algorithm, folder: RunFolder | None) -> DivergedError:
+    """The error to raise when a round's numbers or parameters are no longer finite."""
     if hasattr(algorithm, "penalty"):
         remedy = "raise the penalty ρ (each doubling halves the step) or lower the inner step size"
     else:

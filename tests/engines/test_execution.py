@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
 
@@ -8,26 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.data import Federation, fit_scaling
-from fedmeta.engines import local
 from fedmeta.engines.execution import (
     Execution,
     chosen_path,
     fitting_chunk,
     machine,
     node_bytes,
-    with_threads,
+    resolved,
 )
-from fedmeta.engines.local import Layout, NodeStore, lay_out
-from fedmeta.errors import ModelError, SettingError
+from fedmeta.errors import SettingError
 from fedmeta.functional import functionalise
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation
-from problems import LAYOUTS, PLAIN, classification, double, flat, mlp
+from problems import double, mlp
 
-DATA = classification()
-ALGORITHM = ADMMFedMeta(Adaptation(0.1))
+MIB, GIB = 2**20, 2**30
 
 
 class Recurrent(nn.Module):
@@ -41,25 +35,16 @@ class Recurrent(nn.Module):
         return self.head(self.body(x.unsqueeze(-1))[0][:, -1])
 
 
-class Branching(nn.Module):
-    """Looks at a value in Python, which no batching rule can."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.layer(x)
-        return out if float(self.layer.weight.detach().sum()) > -1e9 else -out
-
-
-def laid_out(model: nn.Module, execution: Execution, data: Federation = DATA) -> Layout:
-    return lay_out(execution, double(model), cross_entropy, data, fit_scaling(data), ALGORITHM)
+def on_gpu(**settings: object) -> Execution:
+    """An execution on a GPU that need not be there."""
+    with mock.patch("torch.cuda.is_available", return_value=True):
+        return Execution(device="cuda", **settings)
 
 
 def test_settings() -> None:
     assert Execution(dtype="float64").torch_dtype == torch.float64
     assert Execution(memory=0.5).budget == 2**29
+    assert Execution().budget == 4 * GIB
     assert Execution().torch_device == torch.device("cpu")
     for arguments, named in [
         ({"dtype": "float16"}, "dtype"),
@@ -70,6 +55,10 @@ def test_settings() -> None:
         ({"threads": 100_000}, "threads"),
         ({"device": "cuda:one"}, "device"),
         ({"device": "tpu"}, "device"),
+        ({"precision": "fp8"}, "precision"),
+        ({"states": "cloud"}, "states"),
+        ({"precision": "tf32", "dtype": "float64"}, "precision 'tf32' goes with dtype float32"),
+        ({"precision": "bf16", "dtype": "float64"}, "precision 'bf16' goes with dtype float32"),
     ]:
         with pytest.raises(SettingError, match=named):
             Execution(**arguments)
@@ -80,25 +69,51 @@ def test_settings() -> None:
         Execution(device="cuda:1")
 
 
+def test_the_default_budget_of_a_gpu_is_a_share_of_its_memory() -> None:
+    has = mock.Mock(total_memory=80 * GIB)
+    with (
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.get_device_properties", return_value=has),
+    ):
+        assert on_gpu().budget == 56 * GIB
+        assert resolved(on_gpu(path="batched"), 0).memory == 56.0
+
+
 @pytest.mark.parametrize(
     ("model", "path"),
     [
         (nn.Linear(64, 10), "batched"),
+        (nn.Linear(999, 500), "batched"),
         (nn.Linear(2000, 500), "loop"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), "loop"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), "batched"),
+        (nn.Sequential(nn.Conv2d(1, 1, 2), nn.Linear(2000, 500)), "batched"),
         (Recurrent(), "loop"),
     ],
-    ids=["small", "large", "convolution", "recurrent"],
+    ids=["small", "just small", "large", "convolution", "large convolution", "recurrent"],
 )
 def test_fixed_rule_on_a_cpu(model: nn.Module, path: str) -> None:
     assert chosen_path(Execution(), functionalise(model)) == path
 
 
-def test_fixed_rule_on_a_gpu() -> None:
-    with mock.patch("torch.cuda.is_available", return_value=True):
-        gpu = Execution(device="cuda")
-    assert chosen_path(gpu, functionalise(nn.Conv2d(1, 2, 3))) == "batched"
-    assert chosen_path(gpu, functionalise(Recurrent())) == "loop"
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [(nn.Conv2d(1, 2, 3), "batched"), (nn.Linear(2000, 500), "batched"), (Recurrent(), "loop")],
+    ids=["convolution", "large", "recurrent"],
+)
+def test_fixed_rule_on_a_gpu(model: nn.Module, path: str) -> None:
+    assert chosen_path(on_gpu(), functionalise(model)) == path
+
+
+def test_who_computes_side_by_side() -> None:
+    assert Execution(path="batched", threads=3).workers == 3
+    assert Execution(path="batched").workers == torch.get_num_threads()
+    assert Execution(path="loop", threads=3).workers == 1
+    assert on_gpu(path="batched", threads=3).workers == 1
+
+
+def test_which_states_are_streamed() -> None:
+    assert [Execution(states=s).streams for s in ("device", "host", "disk")] == [False, False, True]
+    assert [on_gpu(states=s).streams for s in ("device", "host", "disk")] == [False, True, True]
 
 
 def test_working_memory_grows_with_samples_and_parameters() -> None:
@@ -112,142 +127,112 @@ def test_working_memory_grows_with_samples_and_parameters() -> None:
     assert not small.inference[0]._forward_hooks
 
 
-def test_chunks_by_the_budget() -> None:
-    execution = Execution(memory=1.0)
-    assert fitting_chunk(execution, 2**28, 2**29, nodes=100) == 2
-    assert fitting_chunk(execution, 2**28, 0, nodes=3) == 3
-    assert fitting_chunk(replace(execution, chunk=1), 2**28, 0, nodes=3) == 1
-    assert fitting_chunk(replace(execution, chunk=50), 2**28, 2**29, nodes=100) == 2
+@pytest.mark.parametrize(
+    ("settings", "held", "nodes", "chunk"),
+    [
+        # A node takes 64 MiB, the process 512, and caches want 256 MiB at once: 4 nodes.
+        ({"memory": 2.0}, 0, 100, 4),
+        ({"memory": 2.0}, 0, 3, 3),
+        ({"memory": 0.75}, 64 * MIB, 100, 3),
+        ({"memory": 2.0, "chunk": 1}, 0, 100, 1),
+        ({"memory": 2.0, "chunk": 10}, 0, 100, 10),
+        # (2048 − 512) / 64 = 24 nodes fit; with 256 MiB held 20; three threads share them.
+        ({"memory": 2.0, "chunk": 50}, 0, 100, 24),
+        ({"memory": 2.0, "chunk": 50}, 256 * MIB, 100, 20),
+        ({"memory": 2.0, "chunk": 50, "path": "batched", "threads": 3}, 256 * MIB, 100, 6),
+        # 128 MiB are left for four threads: they take turns with one node each.
+        ({"memory": 0.625, "path": "batched", "threads": 4}, 0, 100, 1),
+    ],
+)
+def test_chunks_by_budget_and_caches(
+    settings: dict[str, object], held: int, nodes: int, chunk: int
+) -> None:
+    assert fitting_chunk(Execution(**settings), 64 * MIB, held, nodes) == chunk
+
+
+def test_nodes_larger_than_the_caches_come_one_by_one() -> None:
+    assert fitting_chunk(Execution(), 300 * MIB, 0, nodes=100) == 1
+
+
+def test_chunks_on_a_gpu_fill_the_budget() -> None:
+    assert fitting_chunk(on_gpu(memory=2.0), 64 * MIB, 0, nodes=100) == 32
+    assert fitting_chunk(on_gpu(memory=2.0), 64 * MIB, GIB, nodes=100) == 16
+    assert fitting_chunk(on_gpu(memory=2.0, chunk=5), 64 * MIB, 0, nodes=100) == 5
 
 
 def test_a_budget_too_small_for_one_node_says_how_much_is_needed() -> None:
     with pytest.raises(SettingError) as caught:
-        fitting_chunk(Execution(memory=1.0), 2**30, 2**29, nodes=10)
-    assert "take 0.5 GiB and one node needs 1 GiB" in caught.value.problem
+        fitting_chunk(Execution(memory=1.0), GIB, 2**28, nodes=10)
+    assert "take 0.75 GiB and one node needs 1 GiB" in caught.value.problem
     asked = float(re.search(r"--memory ([\d.]+)", caught.value.remedy)[1])
-    assert fitting_chunk(Execution(memory=asked), 2**30, 2**29, nodes=10) == 1
+    assert fitting_chunk(Execution(memory=asked), GIB, 2**28, nodes=10) == 1
+    with pytest.raises(SettingError, match=r"take 0\.25 GiB and one node needs 1 GiB"):
+        fitting_chunk(on_gpu(memory=1.0), GIB, 2**28, nodes=10)
 
 
-def test_budget_end_to_end() -> None:
-    with pytest.raises(SettingError, match=r"does not fit one node.*--memory"):
-        laid_out(mlp(), Execution(dtype="float64", path="batched", memory=1e-6))
-    tight = laid_out(mlp(), Execution(dtype="float64", path="batched", memory=3e-5))
-    assert tight.execution.chunk is not None
-    assert 1 <= tight.execution.chunk < 5
-    roomy = laid_out(mlp(), Execution(dtype="float64", path="batched"))
-    assert roomy.execution.chunk == 5
-
-
-def test_auto_resolves_everything() -> None:
-    execution = laid_out(mlp(), Execution(dtype="float64")).execution
-    assert (execution.path, execution.chunk, execution.threads) == (
-        "batched",
-        5,
-        torch.get_num_threads(),
+def test_what_is_open_is_written_down() -> None:
+    done = resolved(Execution(path="batched"), 0)
+    assert (done.threads, done.memory, done.states) == (torch.get_num_threads(), 4.0, "device")
+    assert resolved(Execution(threads=3, memory=0.5, states="disk"), 0) == Execution(
+        threads=3, memory=0.5, states="disk"
     )
+    assert resolved(done, 10**12) == done
+    assert resolved(Execution(), 10**12).states == "device"  # a CPU's memory is the host's
 
 
-@pytest.mark.parametrize(("faster", "chunk"), [("batched", 5), ("loop", 1)])
-def test_measure_takes_the_faster_path(faster: str, chunk: int) -> None:
-    def seconds(layout: Layout, *_: object) -> float:
-        return 1.0 if layout.execution.path == faster else 2.0
-
-    with mock.patch.object(local, "_seconds_per_round", side_effect=seconds) as timed:
-        execution = laid_out(mlp(), Execution(dtype="float64", path="measure")).execution
-    assert (execution.path, execution.chunk) == (faster, chunk)
-    assert timed.call_count == 3  # does it batch at all, and one for each path
+def test_states_that_take_over_half_a_gpu_go_to_the_host() -> None:
+    gpu = on_gpu(memory=2.0)
+    with mock.patch("torch.cuda.is_available", return_value=True):
+        assert resolved(gpu, GIB).states == "device"
+        assert resolved(gpu, GIB + 1).states == "host"
+        assert resolved(replace(gpu, states="device"), GIB + 1).states == "device"
 
 
-def test_measure_for_real() -> None:
-    execution = laid_out(mlp(), Execution(dtype="float64", path="measure")).execution
-    assert execution.path in ("batched", "loop")
-
-
-def test_recurrent_models_run_in_the_loop() -> None:
-    layout = laid_out(Recurrent(), Execution(dtype="float64"))
-    assert layout.execution.path == "loop"
-    assert layout.execution.chunk == 1
-
-
-@pytest.mark.parametrize("path", ["auto", "measure"])
-def test_what_does_not_batch_falls_to_the_loop(path: str) -> None:
-    layout = laid_out(Branching(), Execution(dtype="float64", path=path))
-    assert layout.execution.path == "loop"
-
-
-def test_batched_by_force_of_what_does_not_batch() -> None:
-    with pytest.raises(ModelError, match=r'cannot be batched over nodes .*use path "loop"'):
-        laid_out(Branching(), Execution(dtype="float64", path="batched"))
-
-
-def test_convolutions_take_forward_mode_when_batched() -> None:
-    data = classification(shape=(1, 4, 4))
-    convolution = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
-    batched = laid_out(convolution, Execution(dtype="float64", path="batched"), data)
-    assert batched.objective.forward_mode
-    assert not laid_out(convolution, Execution(dtype="float64"), data).objective.forward_mode
+def fails(inside: Callable[[], None], execution: Execution) -> None:
+    with machine(execution):
+        inside()
+        raise KeyError
 
 
 def test_torch_gets_its_own_settings_back() -> None:
     before = torch.get_num_threads()
     inside = []
 
-    def fail() -> None:
-        with machine(Execution(threads=before + 1)):
-            inside.append(torch.get_num_threads())
-            assert not torch.backends.cudnn.allow_tf32
-            raise KeyError
+    def look() -> None:
+        inside.append(torch.get_num_threads())
+        assert not torch.backends.cudnn.allow_tf32
+        assert not torch.backends.cuda.matmul.allow_tf32
+        assert not torch.are_deterministic_algorithms_enabled()
 
     with pytest.raises(KeyError):
-        fail()
+        fails(look, Execution(threads=before + 1))
     assert inside == [before + 1]
     assert torch.get_num_threads() == before
     assert torch.backends.cudnn.allow_tf32
     with machine(Execution()):
         assert torch.get_num_threads() == before
-    assert with_threads(Execution()).threads == before
-    assert with_threads(Execution(threads=3)).threads == 3
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_map_keeps_nodes_in_order(layout: str) -> None:
-    """Also when samples are packed chunk by chunk instead of staying in memory."""
-    execution = LAYOUTS[layout]
-    laid = Layout(execution, local.Objective(double(mlp()), cross_entropy))
-    expected = [
-        DATA.inputs[node.support].sum() + 100 * number for number, node in enumerate(DATA.sources)
-    ]
-    for resident in (True, False):
-        store = NodeStore(DATA, DATA.sources, PLAIN, execution, resident)
-        offsets = 100 * torch.arange(5, dtype=torch.float64)
-        sums = laid.map(
-            lambda data, offset: (data.support.inputs * data.support.mask[:, None]).sum() + offset,
-            store,
-            offsets,
-        )
-        assert sums.tolist() == pytest.approx(expected)
+def test_rounded_products_are_for_those_who_ask() -> None:
+    with machine(Execution(precision="tf32")):
+        assert torch.backends.cudnn.allow_tf32
+        assert torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
-def test_resident_or_not_is_the_same() -> None:
-    model = double(mlp())
-    ends = []
-    for fits in (True, False):
-        with mock.patch.object(local, "_fits_resident", return_value=fits):
-            layout = Layout(LAYOUTS["batched-3"], local.Objective(model, cross_entropy))
-            engine = local.LocalEngine(
-                ALGORITHM, DATA, PLAIN, layout, local.Participation(0.6), seed=0
-            )
-            state, nodes = engine.start(model.theta)
-            for number in (1, 2, 3):
-                state, nodes, _ = engine.round(state, nodes, number)
-            ends.append(flat(state.theta))
-    assert torch.equal(*ends)
+@pytest.mark.parametrize("before", [False, True])
+def test_order_of_sums(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # a choice of one's own is kept
 
+    def look() -> None:
+        assert torch.are_deterministic_algorithms_enabled()
 
-def test_bytes_are_those_of_the_messages() -> None:
-    model = double(mlp())
-    layout = Layout(LAYOUTS["loop"], local.Objective(model, cross_entropy))
-    engine = local.LocalEngine(ALGORITHM, DATA, PLAIN, layout, local.Participation(), seed=0)
-    metrics = engine.round(*engine.start(model.theta), 1).metrics
-    assert 24 * 8 < metrics["bytes_down"] < metrics["bytes_up"] < 24 * 8 + 1000
-    assert metrics["counted"] == 5
+    torch.use_deterministic_algorithms(before)
+    try:
+        with pytest.raises(KeyError):
+            fails(look, Execution(deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled() == before
+        with machine(Execution()):  # what others have asked for is not taken back
+            assert torch.are_deterministic_algorithms_enabled() == before
+    finally:
+        torch.use_deterministic_algorithms(False)

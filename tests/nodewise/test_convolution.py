@@ -359,3 +359,12 @@ def test_only_what_is_needed_is_computed(monkeypatch: pytest.MonkeyPatch):
     x, w, b = randn(2, 2, 6, 5), randn(4, 2, 3, 3), randn(4)
     grad(lambda w: bent(x, w, b, ours))(w)
     assert asked == ["g", "w"]
+
+
+def test_mapped_and_node_axes_become_one():
+    mapped, own, shared = randn(1, 2, 4, 3), randn(2, 5), randn(1, 5)
+    folded, shape = module._fold(3, (3, None, None), mapped, own, shared)
+    assert shape == (3, 2)
+    assert torch.equal(folded[0], mapped.movedim(3, 0).expand(3, 2, 2, 4).flatten(0, 1))
+    assert torch.equal(folded[1], torch.cat([own] * 3))
+    assert folded[2] is shared

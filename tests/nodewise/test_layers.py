@@ -64,6 +64,10 @@ def after(*layers: nn.Module, channels: int = 4, groups: int = 1) -> Callable[[]
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "same, even kernel": (lambda: nn.Conv2d(2, 3, (2, 4), padding="same"), (2, 5, 6)),
+    "same, even along one axis": (
+        lambda: nn.Conv2d(2, 3, (2, 3), padding="same"),
+        (2, 5, 6),
+    ),
     "same, dilated": (
         lambda: nn.Conv2d(2, 3, (4, 2), padding="same", dilation=(1, 3)),
         (2, 6, 7),

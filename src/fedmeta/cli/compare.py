@@ -70,7 +70,7 @@ def run(values: Values) -> None:
             range(count),
             equal,
             folder,
-            lambda label, seed: [bar(f"{label} seed {seed}")],
+            lambda title: [bar(title)],
         )
     print_comparison(comparison)
     print_report(folder)

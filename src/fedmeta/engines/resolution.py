@@ -36,6 +36,7 @@ def lay_out(
     federation: Federation,
     scaling: Scaling,
     algorithm: Algorithm,
+    repeats: int = 1,
 ) -> Layout:
     """Resolve path, chunk size and threads; settings that are resolved already stay as they are.
 
@@ -46,15 +47,17 @@ def lay_out(
         federation: its largest nodes and their number size the chunks.
         scaling: of the inputs.
         algorithm: its state counts towards memory, and "measure" times it.
+        repeats: how many federations like this one are trained together.
     """
     sources = federation.sources
     # A dual, and what a node sent last, are as large as the model.
-    state_bytes = 2 * tree.size(model.theta) * execution.torch_dtype.itemsize * len(sources)
+    numbers = 2 * tree.size(model.theta) * len(sources) * repeats
+    state_bytes = numbers * execution.torch_dtype.itemsize
 
     def laid(path: Literal["batched", "loop"]) -> Layout:
         chosen = resolved(replace(execution, path=path), state_bytes)
         held = 0 if chosen.streams else state_bytes
-        chunk = _chunk(chosen, model, federation, scaling, held)
+        chunk = _chunk(chosen, model, federation, scaling, held, repeats)
         chosen = replace(chosen, chunk=1 if path == "loop" else chunk)
         return Layout(chosen, Objective(predictor(model, chosen), loss))
 
@@ -86,15 +89,18 @@ def _chunk(
     federation: Federation,
     scaling: Scaling,
     held: int,
+    repeats: int,
 ) -> int:
-    """How many nodes are computed at once, by the memory budget."""
+    """How many nodes (of each repeat) are computed at once, by the memory budget."""
     sources = federation.sources
     sample = pack(federation, sources[:1], scaling, execution.torch_dtype).support.inputs[0, :1]
     sample = sample.to(execution.torch_device)
     per_node = node_bytes(model, sample, sum(longest_sets(sources)), execution.torch_dtype)
-    if fits_resident(federation, sources, execution):
-        held += data_bytes(federation, sources, execution)
-    return fitting_chunk(execution, per_node, held, len(sources))
+    if fits_resident(federation, sources, execution, repeats):
+        held += repeats * data_bytes(federation, sources, execution)
+    if execution.device == "cpu":
+        held += repeats * federation.inputs.nbytes
+    return fitting_chunk(execution, repeats * per_node, held, len(sources))
 
 
 def _rounds(

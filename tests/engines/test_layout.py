@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedmeta.engines.execution import Execution
+from fedmeta.engines.layout import Layout, predictor
+from fedmeta.engines.samples import NodeStore
+from fedmeta.functional import functionalise
+from fedmeta.losses import cross_entropy
+from fedmeta.nodewise import layers
+from fedmeta.objective import Objective
+from problems import LAYOUTS, PLAIN, classification, double, mlp
+
+from engines.runs import convolutional
+
+DATA = classification()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_map_keeps_nodes_in_order(layout: str) -> None:
+    """Also when samples are packed chunk by chunk instead of staying in memory."""
+    execution = LAYOUTS[layout]
+    laid = Layout(execution, Objective(double(mlp()), cross_entropy))
+    expected = [
+        DATA.inputs[node.support].sum() + 100 * number for number, node in enumerate(DATA.sources)
+    ]
+    for resident in (True, False):
+        store = NodeStore(DATA, DATA.sources, PLAIN, execution, resident)
+        offsets = 100 * torch.arange(5, dtype=torch.float64)
+        sums = laid.map(
+            lambda data, offset: (data.support.inputs * data.support.mask[:, None]).sum() + offset,
+            store,
+            offsets,
+        )
+        assert sums.tolist() == pytest.approx(expected)
+
+
+def test_models_are_computed_node_by_node_where_nodes_come_in_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, served = double(convolutional()), []
+    known = layers._SERVED[torch.conv2d]
+    monkeypatch.setitem(
+        layers._SERVED, torch.conv2d, lambda *a, **k: served.append("conv") or known(*a, **k)
+    )
+    inputs = torch.randn(2, 1, 5, 5, dtype=torch.float64)
+    outputs = {
+        path: predictor(model, replace(LAYOUTS["loop"], path=path))(model.theta, inputs, None)
+        for path in ("loop", "batched")
+    }
+    assert served == ["conv"]
+    assert torch.allclose(outputs["loop"], outputs["batched"], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("path", ["batched", "loop"])
+def test_half_precision_is_for_the_layers_alone(path: str) -> None:
+    model = functionalise(mlp().float())
+    inputs = torch.randn(2, 3)
+    seen = []
+    model.inference[0].register_forward_hook(lambda *a: seen.append(a[-1].dtype))
+    full, half = (
+        predictor(model, Execution(path=path, precision=p))(model.theta, inputs, None)
+        for p in ("full", "bf16")
+    )
+    assert seen == [torch.float32, torch.bfloat16]
+    assert full.dtype == half.dtype == torch.float32
+    assert torch.allclose(full, half, atol=0.03)
+    assert not torch.equal(full, half)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
+from fedmeta.algorithms.base import Algorithm
+from fedmeta.engines import recording
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import DivergedError, SettingError
+from fedmeta.job import Job, TrainingSettings, prepare
+from fedmeta.objective import Adaptation
+from fedmeta.participation import Participation
+from fedmeta.repeats import train_together, what_separates
+from fedmeta.run_folder import Record, RunFolder
+from fedmeta.training import Run, train
+from problems import UNEVEN, classification, flat, mlp
+
+DOUBLE = Execution(dtype="float64", path="batched")
+ADMM = ADMMFedMeta(Adaptation(0.2), penalty=0.5)
+TRAINING = TrainingSettings(rounds=20, evaluate_every=7, evaluation_steps=(1,))
+TARGETS = ((3, 4), (5, 2))
+
+
+def federation(seed: int) -> Any:
+    # Other sizes for every seed: padding must come from all repeats.
+    sizes = [(s + seed % 2, q + seed % 3) for s, q in UNEVEN]
+    return classification(sizes, TARGETS, seed=seed)
+
+
+def jobs_for(
+    seeds: tuple[int, ...],
+    algorithm: Algorithm = ADMM,
+    execution: Execution = DOUBLE,
+    training: TrainingSettings = TRAINING,
+    **arguments: Any,
+) -> list[Job]:
+    jobs: list[Job] = []
+    for seed in seeds:
+        settings = replace(training, seed=seed)
+        shared = {"repeats": len(seeds), "layout": jobs[0].layout if jobs else None}
+        job = prepare(
+            federation(seed),
+            mlp(seed=seed),
+            algorithm,
+            settings,
+            execution=execution,
+            **shared,
+            **arguments,
+        )
+        jobs.append(job)
+    return jobs
+
+
+def alone(seed: int, algorithm: Algorithm = ADMM, training: TrainingSettings = TRAINING) -> Run:
+    settings = replace(training, seed=seed)
+    return train(federation(seed), mlp(seed=seed), algorithm, settings, execution=DOUBLE)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_repeat_ends_as_it_would_have_alone(name: str) -> None:
+    algorithm = ALGORITHMS[name]()
+    training = replace(TRAINING, rounds=5)
+    runs = train_together(jobs_for((4, 5, 9), algorithm, training=training))
+    for seed, run in zip((4, 5, 9), runs, strict=True):
+        assert isinstance(run, Run)
+        single = alone(seed, algorithm, training)
+        far = flat(run.meta_model.theta) - flat(single.meta_model.theta)
+        assert float(far.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+@pytest.mark.parametrize("patience", [1e9, -1.0], ids=["plain", "recorded"])
+def test_admm_over_chunks_and_recordings(
+    chunk: int, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_PATIENCE", patience)
+    runs = train_together(jobs_for((4, 5), execution=replace(DOUBLE, chunk=chunk)))
+    for seed, run in zip((4, 5), runs, strict=True):
+        single = alone(seed)
+        assert isinstance(run, Run)
+        far = flat(run.meta_model.theta) - flat(single.meta_model.theta)
+        assert float(far.abs().max()) < 1e-10
+        assert len(run.history) == 20
+        for mine, theirs in zip(run.history, single.history, strict=True):
+            assert numbers(mine) == pytest.approx(numbers(theirs), rel=1e-9, abs=1e-12)
+        targets = run.summary["target_metric"]["1"], single.summary["target_metric"]["1"]
+        assert targets[0] == pytest.approx(targets[1], rel=1e-9)
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    flat_record = {k: v for k, v in record.items() if k not in ("seconds", "target")}
+    return flat_record | {f"target {k}": v for k, v in record.get("target", {}).items()}
+
+
+def test_one_that_diverges_does_not_disturb_the_others(tmp_path: Path) -> None:
+    jobs = jobs_for((4, 5, 6))
+    blown = {name: leaf * torch.inf for name, leaf in jobs[1].model.theta.items()}
+    jobs[1] = replace(jobs[1], model=replace(jobs[1].model, theta=blown))
+    folders = [tmp_path / str(i) for i in range(3)]
+    outcomes = train_together(jobs, folders=folders)
+    assert isinstance(outcomes[1], DivergedError)
+    assert "diverged in round 1" in str(outcomes[1])
+    assert RunFolder.open(folders[1]).summary()["status"] == "diverged"
+    for i, seed in ((0, 4), (2, 6)):
+        run = outcomes[i]
+        assert isinstance(run, Run)
+        far = flat(run.meta_model.theta) - flat(alone(seed).meta_model.theta)
+        assert float(far.abs().max()) < 1e-10
+
+
+def test_folders_are_those_of_runs(tmp_path: Path) -> None:
+    told: list[Record] = []
+
+    class Listener:
+        def on_start(self, first_round: int, rounds: int) -> None:
+            told.append({"rounds": rounds})
+
+        def on_round(self, record: Record) -> None:
+            told.append(record)
+
+        def on_end(self, summary: Mapping[str, Any]) -> None:
+            told.append({"status": summary["status"]})
+
+    folders = [tmp_path / name for name in ("a", "b")]
+    runs = train_together(
+        jobs_for((4, 5)),
+        folders=folders,
+        origins=[{"table": {"seed": 4}}, {}],
+        callbacks=[Listener()],
+    )
+    for run, path in zip(runs, folders, strict=True):
+        assert isinstance(run, Run)
+        folder = RunFolder.open(path)
+        assert folder.history() == list(run.history)
+        assert folder.summary()["together"] == 2
+        assert folder.model.exists()
+    assert RunFolder.open(folders[0]).settings()["origin"] == {"table": {"seed": 4}}
+    assert [each.get("round") for each in told] == [None, *range(1, 21), None]
+
+
+def test_what_cannot_be_trained_together() -> None:
+    loop = replace(DOUBLE, path="loop")
+    few = replace(TRAINING, rounds=3)
+    jobs = jobs_for((4, 5))
+    assert what_separates(jobs) is None
+    for group, reason in [
+        (jobs_for((4, 5), execution=loop), "one by one"),
+        (jobs_for((4, 5), participation=Participation(fraction=0.5)), "not all nodes are counted"),
+        (jobs_for((4, 5), participation=Participation(lost=0.5)), "not all nodes are counted"),
+        (jobs_for((4, 5), training=replace(TRAINING, patience=2)), "stop early"),
+        ([jobs[0], *jobs_for((5,), training=few)], "numbers of rounds"),
+    ]:
+        assert reason in (what_separates(group) or "")
+        with pytest.raises(SettingError, match=reason):
+            train_together(group)
+    fewer = prepare(classification(UNEVEN[:3], TARGETS), mlp(), ADMM, TRAINING, execution=DOUBLE)
+    assert "numbers of source nodes" in (what_separates([jobs[0], fewer]) or "")
+
+
+def test_frozen_parts_must_be_the_same() -> None:
+    def model(seed: int) -> nn.Module:
+        network = mlp(seed=seed)
+        network[0].weight.requires_grad_(False)
+        return network
+
+    jobs: list[Job] = []
+    for seed in (4, 5):
+        layout = jobs[0].layout if jobs else None
+        jobs.append(
+            prepare(federation(seed), model(seed), ADMM, TRAINING, execution=DOUBLE, layout=layout)
+        )
+    assert "frozen parts" in (what_separates(jobs) or "")
+
+
+def test_no_rounds() -> None:
+    runs = train_together(jobs_for((4, 5), FedAvg(), training=replace(TRAINING, rounds=0)))
+    for seed, run in zip((4, 5), runs, strict=True):
+        assert isinstance(run, Run)
+        assert torch.equal(
+            flat(run.meta_model.theta), flat(dict(mlp(seed=seed).named_parameters()))
+        )
