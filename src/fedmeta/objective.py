@@ -176,10 +176,16 @@ class Objective:
     Args:
         predict: (θ, inputs, key) → outputs; the key drives dropout, None switches it off.
         loss: (outputs, labels) → one loss per sample.
+        draws: whether `predict` looks at the key; if not, none are made for it.
     """
 
     predict: Callable[[Tree, Tensor, Tensor | None], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]
+    draws: bool = True
+
+    def stream(self, key: Tensor | None, purpose: int, step: int) -> Tensor | None:
+        """The key of one call of `predict`."""
+        return _stream(key, purpose, step) if self.draws else key
 
     def value(self, theta: Tree, samples: Samples, key: Tensor | None = None) -> Tensor:
         """L(θ, D): the mean loss over the samples that the mask lets through."""
@@ -210,7 +216,7 @@ def adapt(
     moves = adaptation.moves(theta)
     for step in range(first_step, first_step + adaptation.steps):
         batch = _batch(support, adaptation.batch_size, key, step)
-        gradient, _ = objective.gradient(theta, batch, _stream(key, _SUPPORT, step))
+        gradient, _ = objective.gradient(theta, batch, objective.stream(key, _SUPPORT, step))
         theta = _descend(theta, adaptation.step_size, gradient, moves)
     return theta
 
@@ -232,11 +238,11 @@ def meta_gradient(
     phi = theta
     for step in range(adaptation.steps):
         batch = _batch(data.support, adaptation.batch_size, facts.key, step)
-        stream = _stream(facts.key, _SUPPORT, step)
+        stream = objective.stream(facts.key, _SUPPORT, step)
         gradient, product = _linearise(objective, rule, phi, batch, stream, facts)
         products.append(product)
         phi = _descend(phi, adaptation.step_size, gradient, moves)
-    r, loss = objective.gradient(phi, data.query, _stream(facts.key, _QUERY, 0))
+    r, loss = objective.gradient(phi, data.query, objective.stream(facts.key, _QUERY, 0))
     if rule.curvature == "none":
         return r, loss
     for product in reversed(products):
@@ -258,7 +264,7 @@ def local_descent(
     samples, first = union(data), None
     for step in range(steps):
         batch = _batch(samples, batch_size, key, step)
-        gradient, loss = objective.gradient(theta, batch, _stream(key, _SUPPORT, step))
+        gradient, loss = objective.gradient(theta, batch, objective.stream(key, _SUPPORT, step))
         first = loss if first is None else first
         theta = tree.combine(1.0, theta, -step_size, gradient)
     assert first is not None, "algorithms check that there is at least one step"

@@ -242,17 +242,25 @@ def _restored(
         if saved := checkpoints.rounds(folder.checkpoints):
             point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, like))
             done.fill_(point.round)
-            state, everyone = point.state, point.nodes
+            everyone = point.nodes
+            # Into the tensors that are there, which have the layout that kernels want.
+            for mine, theirs in zip(_trees(state), _trees(point.state), strict=True):
+                for name, leaf in mine.items():
+                    leaf.copy_(theirs[name])
         if int(done) > job.training.rounds:
             raise RunFolderError(
                 f"run {folder.path} has done {done} rounds already, more than "
                 f"{job.training.rounds}",
                 "resume it with a larger --rounds",
             )
-    ranks.agree((done, dict(state.theta), {k: dict(v) for k, v in state.memory.items()}))
+    ranks.agree((done, _trees(state)))
     if int(done) > 0:
         ranks.scatter(everyone, nodes, count)
     return int(done), state
+
+
+def _trees(state: PlatformState) -> list[Tree]:
+    return [state.theta, *state.memory.values()]
 
 
 def conclude(

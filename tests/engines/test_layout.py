@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engines.runs import convolutional
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout, predictor
 from fedmeta.engines.samples import NodeStore
@@ -13,8 +14,6 @@ from fedmeta.losses import cross_entropy
 from fedmeta.nodewise import layers
 from fedmeta.objective import Objective
 from problems import LAYOUTS, PLAIN, classification, double, mlp
-
-from engines.runs import convolutional
 
 DATA = classification()
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from engines.runs import VALUES, convolutional, dropping, everything, run
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm, FedAvg
 from fedmeta.data import Federation
 from fedmeta.engines import recording
@@ -18,9 +19,8 @@ from fedmeta.participation import Participation
 from fedmeta.regularizers import SquaredEuclidean
 from problems import classification, double, mlp
 
-from engines.runs import VALUES, convolutional, dropping, everything, run
-
 EVEN = classification(((3, 3),) * 4)  # chunks of one shape: one recording
+PICTURES = classification(((3, 3),) * 4, shape=(1, 5, 5))
 INNER = Adaptation(0.1)
 
 
@@ -54,9 +54,9 @@ def both_ways(
     for patience in (-1, float("inf")):
         monkeypatch.setattr(recording, "_PATIENCE", patience)
         result, engine = run(algorithm, double(module), data=data, rounds=rounds, **options)
-        made = [*engine._sum._recorded.values(), *engine._platform._recorded.values()]
-        assert [ready.concurrent for ready in made] == ([True] * len(made) if patience < 0 else [])
-        assert (len(made) >= 2) == (patience < 0)
+        sums, steps = engine._sum._recorded, engine._platform._recorded
+        assert all(ready.concurrent for ready in sums.values())
+        assert bool(sums) == bool(steps) == (patience < 0)
         results.append(everything(result))
     assert results[0] == results[1]
     theta = results[0]["theta"]
@@ -80,7 +80,7 @@ class Case:
 
 PRIOR = SquaredEuclidean(0.2, {n: 0.3 * p for n, p in double(mlp()).theta.items()})
 CASES = {
-    "convolution": Case(ADMMFedMeta(INNER), convolutional(), classification(((3, 3),) * 4, shape=(1, 5, 5))),
+    "convolution": Case(ADMMFedMeta(INNER), convolutional(), PICTURES),
     "dropout, batches, K=2": Case(
         ADMMFedMeta(Adaptation(0.1, batch_size=2), local_steps=2, local_step_size=0.5), dropping()
     ),
@@ -107,6 +107,13 @@ def test_every_kind_of_step_gives_the_bits_of_plain_calls(
         rounds=4,
         participation=case.participation,
     )
+
+
+@pytest.mark.xfail(strict=True, reason="SquaredEuclidean.fitted looks at values in every round")
+@pytest.mark.usefixtures("early")
+def test_a_platform_with_a_prior_is_recorded() -> None:
+    _, engine = run(ADMMFedMeta(INNER, prior=PRIOR), double(mlp()), data=EVEN, rounds=1)
+    assert all(ready.concurrent for ready in engine._platform._recorded.values())
 
 
 def test_rounds_and_keys_are_no_part_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +207,28 @@ class TestRecorder:
             assert not recorder.ready(x).concurrent
             assert torch.equal(recorder(x), look(x))
 
+    @pytest.mark.xfail(strict=True, reason="make_fx on real tensors does not see these looks")
+    @pytest.mark.parametrize(
+        "look",
+        [
+            lambda x: x * x.tolist()[0],
+            lambda x: x * float(x.numpy()[0]),
+            lambda x: x[x > 0].sum() / x[x > 0].shape[0],
+        ],
+        ids=["list", "numpy", "shape"],
+    )
+    def test_no_value_gets_into_a_recording(self, look: Callable[[Tensor], Tensor]) -> None:
+        recorder = Recorder(look)
+        for values in ([1.0, 1.0], [4.0, -2.0], [5.0, 7.0]):
+            x = torch.tensor(values)
+            assert torch.equal(recorder(x), look(x))
+
+    @pytest.mark.xfail(strict=True, reason="make_fx knows a tensor by its identity")
+    def test_the_same_tensor_twice_is_no_part_of_a_recording(self) -> None:
+        recorder, x = Recorder(torch.sub), torch.ones(2)
+        assert torch.equal(recorder(x, x), torch.zeros(2))
+        assert torch.equal(recorder(x, torch.zeros(2)), torch.ones(2))
+
     def test_running_out_of_memory_is_no_looking_at_values(self) -> None:
         def full(x: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("full")
@@ -214,7 +243,7 @@ class TestRecorder:
         recorder = Recorder(function)
         recorder(torch.ones(2))
         recorder.forget()
-        assert not (recorder._recorded or recorder._calls or recorder._seconds)
+        assert not any((recorder._recorded, recorder._calls, recorder._seconds))
         assert torch.equal(recorder(torch.ones(2)), torch.full((2,), 2.0))
         assert function.calls == 2
 

@@ -6,6 +6,7 @@ from unittest import mock
 import pytest
 import torch
 
+from engines.runs import CHUNKED, everything, run
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.data import unpacked
 from fedmeta.engines import local
@@ -14,8 +15,6 @@ from fedmeta.engines.samples import NodeStore, StackedStores, data_bytes, fits_r
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
 from problems import DOUBLE, PLAIN, classification, double, mlp, regression
-
-from engines.runs import CHUNKED, everything, run
 
 DATA, CPU = classification(), torch.device("cpu")
 

@@ -213,9 +213,14 @@ class TestRule:
         close(actual, expected)
 
     @pytest.mark.parametrize("axes", [1, 2, 3])
-    def test_bias_adjoint(self, axes: int):
-        g = randn(3, 2, 4, *range(3, 3 + axes))
-        close(kernels.bias_adjoint(g), torch.einsum("nbk...->nk", g))
+    @pytest.mark.parametrize("groups", [1, 2])
+    def test_weight_and_bias(self, axes: int, groups: int):
+        space = tuple(range(4, 4 + axes))
+        case = problem((4, *space), (6, 4 // groups, *[3] * axes), (3, 1, 3), groups=groups)
+        g = randn(3, case.x.shape[1], *case.geometry.outputs)
+        by_weight, by_bias = kernels.weight_and_bias(case.x, g, case.geometry)
+        close(by_weight, kernels.evaluate("w", case.x, g, case.geometry))
+        close(by_bias, torch.einsum("nbk...->nk", g))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -355,10 +360,18 @@ def test_only_what_is_needed_is_computed(monkeypatch: pytest.MonkeyPatch):
         asked.append(free)
         return evaluate(free, *rest)
 
+    def both(*arguments: object) -> tuple[Tensor, Tensor]:
+        asked.append("w and b")
+        return kernels.weight_and_bias(*arguments)
+
     monkeypatch.setattr(module, "evaluate", spy)
+    monkeypatch.setattr(module, "weight_and_bias", both)
     x, w, b = randn(2, 2, 6, 5), randn(4, 2, 3, 3), randn(4)
     grad(lambda w: bent(x, w, b, ours))(w)
-    assert asked == ["g", "w"]
+    assert asked == ["g", "w and b"]
+    asked.clear()
+    grad(lambda x: bent(x, w, b, ours))(x)
+    assert asked == ["g", "x"]
 
 
 def test_mapped_and_node_axes_become_one():

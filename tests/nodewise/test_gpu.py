@@ -144,7 +144,6 @@ def test_bias(name: str, sets: int):
     assert error(actual, expected) <= 1e-6
 
 
-@pytest.mark.xfail(strict=True, reason="only the first node is computed")
 def test_bias_of_each_node_where_all_else_is_shared():
     geometry, tensors = operands("odd channels")
     x, w, bias = tensors["x"][:1], tensors["w"][:1], randn(3, 7, seed=4)
@@ -279,7 +278,6 @@ def test_what_is_no_number_goes_through_as_in_torch(value: float):
     assert torch.equal(actual.cpu(), unpooled)
 
 
-@pytest.mark.xfail(strict=True, reason="places are one byte: at most 128 taps")
 def test_a_large_window():
     window = Window((12, 12), (12, 12), (0, 0), (1, 1), False)
     images = randn(1, 2, 24, 24)

@@ -190,8 +190,12 @@ def fitting_chunk(execution: Execution, per_node: int, held: int, nodes: int) ->
             f"give --memory {(taken + per_node) / _GIB * 1.05:.3g} or more",
         )
     fits = max(1, room // (per_node * execution.workers))
-    wanted = execution.chunk or (max(1, _CACHE // per_node) if on_cpu else fits)
-    return int(min(nodes, wanted, fits))
+    if execution.chunk is not None or not on_cpu:
+        return int(min(nodes, execution.chunk or fits, fits))
+    chunks = -(-nodes // min(nodes, fits, max(1, _CACHE // per_node)))
+    if nodes * per_node > _CACHE // 8:  # enough for all threads, in equal shares
+        chunks = -(-chunks // execution.workers) * execution.workers
+    return max(1, -(-nodes // chunks))
 
 
 def resolved(execution: Execution, state_bytes: int) -> Execution:

@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from fedmeta import randomness, tree
-from fedmeta.algorithms.base import Algorithm, Contribution, Fleet, NodeState, PlatformState
+from fedmeta.algorithms.base import (
+    Algorithm,
+    Contribution,
+    Fleet,
+    Metrics,
+    NodeState,
+    PlatformState,
+)
 from fedmeta.data.federation import Federation, Node
 from fedmeta.data.packing import NodeData, longest_sets
 from fedmeta.data.scaling import Scaling
@@ -27,7 +34,7 @@ from fedmeta.engines.layout import Layout
 from fedmeta.engines.ranks import Ranks
 from fedmeta.engines.recording import Recorder
 from fedmeta.engines.samples import NodeStore, StackedStores, fits_resident, rows_of
-from fedmeta.engines.states import Index, allocate, write
+from fedmeta.engines.states import Index, allocate, as_kernels_like, write
 from fedmeta.errors import DataError, SettingError
 from fedmeta.objective import Facts
 from fedmeta.participation import Participation
@@ -113,6 +120,10 @@ class RoundResult(NamedTuple):
     metrics: Reading
 
 
+_Step = tuple[Contribution, Tree, Mapping[str, Tree], Metrics]
+"""What a round computes: Σ contributions, θ, the platform's memory, and the numbers to log."""
+
+
 class _Standing(NamedTuple):
     """What is fixed about every node: tensors with a node axis, see `Facts`."""
 
@@ -165,7 +176,7 @@ class LocalEngine:
         self._draws = randomness.fold(randomness.key(cohorts[0].seed), _PARTICIPATION)
         self._store = _store(cohorts, self._mine, layout.execution, self._axis)
         self._sum, self._platform = Recorder(self._chunk_sum), Recorder(self._platform_step)
-        self._names: dict[tuple[str, ...], list[str]] = {}  # by what nodes sent
+        self._whole = Recorder(self._whole_round)
         self._bytes: dict[str, float] = {}  # per node and round; the same in every round
         self._notes: list[str] = []
         self._pool: ThreadPoolExecutor | None = None
@@ -188,8 +199,10 @@ class LocalEngine:
             init = torch.func.vmap(lambda facts: self._algorithm.init_node(theta, facts))
             return init(_facts(standing, torch.zeros_like(standing.position[0])))
 
+        theta = {name: as_kernels_like(leaf, self._axis) for name, leaf in theta.items()}
         state = PlatformState(*self._lift(one_platform)(theta, self.fleet.penalty))
-        state = PlatformState(state.theta, map_leaves(torch.clone, dict(state.memory)))
+        # Tensors of its own, whatever the algorithm made of θ.
+        state = PlatformState(*map_leaves(torch.clone, (state.theta, dict(state.memory))))
         states: NodeState = {}
         for rows in torch.split(torch.arange(len(self._mine)), self.chunk):
             some = self._lift(some_nodes)(theta, self._pick(rows, self._standing))
@@ -204,43 +217,85 @@ class LocalEngine:
 
         When memory runs out the chunk shrinks and the round goes on; see `notes`.
         """
-        shared = self._algorithm.broadcast(state)
         counted = self._participation.counted(self.fleet.nodes, number, self._draws)
-        here = counted[(counted >= self._mine.start) & (counted < self._mine.stop)]
         moment = torch.full((), number, dtype=torch.int64, device=self._execution.torch_device)
-        total = self._totalled(shared, nodes, here - self._mine.start, moment)
-        if total is None and len(counted) > 0:  # other ranks have nodes: a sum of none, like theirs
-            some, _ = self._sum(shared, *self._inputs(torch.arange(1), nodes), moment)
-            total = map_leaves(torch.zeros_like, some)
-        if total is not None:
-            total = self._ranks.sum(total)
-        else:  # every upload was lost
-            none = torch.zeros_like(self.fleet.penalty)
-            total = Contribution(tree.zeros_like(state.theta), none, {})
-        if self._copies is not None:  # states are in their place when the round's numbers are
-            torch.cuda.current_stream().wait_stream(self._copies)
         weight = self._pick(counted, self._weight).sum(-1)
-        theta, memory, values = self._platform(
-            state.theta, dict(state.memory), total, self.fleet.penalty, weight
-        )
-        if self._execution.device != "cpu":  # a recording's results are overwritten by the next
+        step = None
+        if self._copies is not None and len(counted) == len(self._mine) <= self.chunk:
+            step = self._in_one_piece(state, nodes, moment, weight)
+        if step is None:
+            total = self._summed(self._algorithm.broadcast(state), nodes, counted, moment)
+            if self._copies is not None:  # states are in their place when the numbers are
+                torch.cuda.current_stream().wait_stream(self._copies)
+            before = state.theta, dict(state.memory)
+            step = (total, *self._platform(*before, total, self.fleet.penalty, weight))
+        total, theta, memory, metrics = step
+        if self._copies is not None:  # a recording's results are overwritten by the next
             theta, memory = map_leaves(torch.clone, (theta, memory))
         if not self._bytes and len(counted) > 0:
-            self._bytes = self._traffic(shared, total)
+            self._bytes = self._traffic(self._algorithm.broadcast(state), total)
         known = {"counted": len(counted), **self._bytes}
-        arrival = None
+        values, arrival = torch.stack(list(metrics.values()), dim=-1), None
         if values.is_cuda:
             here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             values = here.copy_(values, non_blocking=True)
             arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrival.record()
-        reading = Reading(self._names[tuple(total.metrics)], values, known, arrival)
+        reading = Reading(list(metrics)[:-1], values, known, arrival)
         return RoundResult(PlatformState(theta, memory), nodes, reading)
 
     def notes(self) -> list[str]:
         """What happened since the last look that people should know of."""
         notes, self._notes = self._notes, []
         return notes
+
+    def _in_one_piece(
+        self, state: PlatformState, nodes: NodeState, moment: Tensor, weight: Tensor
+    ) -> _Step | None:
+        """The whole round as one recording, when all nodes are computed at once; None: no room."""
+        rows = torch.arange(len(self._mine))
+        try:
+            inputs = (*self._inputs(rows, nodes), moment, self.fleet.penalty, weight)
+            step, updated = self._whole(state.theta, dict(state.memory), *inputs)
+        except torch.OutOfMemoryError as error:
+            self._shrink(error)
+            return None
+        self._put(nodes, rows, updated)
+        if self._copies is not None:
+            torch.cuda.current_stream().wait_stream(self._copies)
+        whole: _Step = step
+        return whole
+
+    def _whole_round(
+        self,
+        theta: Tree,
+        memory: dict[str, Tree],
+        mine: NodeState,
+        data: NodeData,
+        standing: _Standing,
+        moment: Tensor,
+        penalty: Tensor,
+        weight: Tensor,
+    ) -> tuple[_Step, NodeState]:
+        """Both halves of a round for all nodes: pure."""
+        shared = self._algorithm.broadcast(PlatformState(theta, memory))
+        total, states = self._chunk_sum(shared, mine, data, standing, moment)
+        return (total, *self._platform_step(theta, memory, total, penalty, weight)), states
+
+    def _summed(
+        self, shared: Tree, nodes: NodeState, counted: Tensor, moment: Tensor
+    ) -> Contribution:
+        """Σ contributions of all counted nodes, those of other ranks included."""
+        here = counted[(counted >= self._mine.start) & (counted < self._mine.stop)]
+        total = self._totalled(shared, nodes, here - self._mine.start, moment)
+        if total is None and len(counted) > 0:  # other ranks have nodes: a sum of none, like theirs
+            some, _ = self._sum(shared, *self._inputs(torch.arange(1), nodes), moment)
+            total = map_leaves(torch.zeros_like, some)
+        if total is None:  # every upload was lost
+            none = torch.zeros_like(self.fleet.penalty)
+            return Contribution(tree.zeros_like(shared), none, {})
+        summed: Contribution = self._ranks.sum(total)
+        return summed
 
     def _totalled(
         self, shared: Tree, nodes: NodeState, positions: Tensor, moment: Tensor
@@ -348,8 +403,8 @@ class LocalEngine:
         total: Contribution,
         penalty: Tensor,
         weight: Tensor,
-    ) -> tuple[Tree, Mapping[str, Tree], Tensor]:
-        """The platform's step and all numbers of the round as one vector: pure."""
+    ) -> tuple[Tree, Mapping[str, Tree], Metrics]:
+        """The platform's step and all numbers of the round: pure, for one cohort or several."""
 
         def one(
             theta: Tree,
@@ -357,18 +412,17 @@ class LocalEngine:
             total: Contribution,
             penalty: Tensor,
             weight: Tensor,
-        ) -> tuple[Tree, Mapping[str, Tree], Tensor]:
+        ) -> tuple[Tree, Mapping[str, Tree], Metrics]:
             before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
             after, metrics = self._algorithm.platform_step(before, total, fleet)
             metrics = {**metrics, **readable(total.metrics, weight)}
-            self._names[tuple(total.metrics)] = list(metrics)
-            values = [value.to(torch.float64) for value in metrics.values()]
-            # NaN if a parameter is not finite, else 0.
-            broken = torch.stack([(leaf - leaf).sum() for leaf in after.theta.values()]).sum()
-            values.append(broken.to(torch.float64))
-            return after.theta, after.memory, torch.stack(values)
+            # The last one is for us: NaN if a parameter is not finite, else 0.
+            wrong = torch.stack([(leaf - leaf).sum() for leaf in after.theta.values()]).sum()
+            values = {**metrics, "": wrong}
+            double = {name: value.to(torch.float64) for name, value in values.items()}
+            return after.theta, after.memory, double
 
-        result: tuple[Tree, Mapping[str, Tree], Tensor] = self._lift(one)(
+        result: tuple[Tree, Mapping[str, Tree], Metrics] = self._lift(one)(
             theta, memory, total, penalty, weight
         )
         return result
@@ -442,7 +496,8 @@ class LocalEngine:
                 "use a smaller model or fewer samples per node, or another device",
             ) from error
         self.chunk = -(-self.chunk // 2)
-        self._sum.forget()
+        for recorder in (self._sum, self._whole):
+            recorder.forget()
         if self._copies is not None:
             torch.cuda.empty_cache()
         note = (

@@ -141,10 +141,18 @@ def _graph(function: Function, arguments: tuple[Any, ...]) -> Ready:
         results = function(*inputs)
     places = pytree.tree_leaves(inputs)
 
+    last: list[tuple[Tensor | None, int]] = [(None, 0)] * len(places)
+
     def replay(*arguments: Any) -> Any:
-        given = pytree.tree_leaves(arguments)
-        moved = [(p, g) for p, g in zip(places, given, strict=True) if p is not g]
-        torch._foreach_copy_([p for p, _ in moved], [g for _, g in moved], non_blocking=True)
+        targets, sources = [], []
+        for i, (place, given) in enumerate(zip(places, pytree.tree_leaves(arguments), strict=True)):
+            # What was given the last time and not written to since is there already.
+            if last[i][0] is not given or last[i][1] != given._version:
+                targets.append(place)
+                sources.append(given)
+                last[i] = (given, given._version)
+        if targets:
+            torch._foreach_copy_(targets, sources, non_blocking=True)
         graph.replay()
         return results
 

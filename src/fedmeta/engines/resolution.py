@@ -59,7 +59,8 @@ def lay_out(
         held = 0 if chosen.streams else state_bytes
         chunk = _chunk(chosen, model, federation, scaling, held, repeats)
         chosen = replace(chosen, chunk=1 if path == "loop" else chunk)
-        return Layout(chosen, Objective(predictor(model, chosen), loss))
+        objective = Objective(predictor(model, chosen), loss, draws=bool(model.dropouts))
+        return Layout(chosen, objective)
 
     path = chosen_path(execution, model) if execution.path == "auto" else execution.path
     if path == "loop":

@@ -30,10 +30,23 @@ def allocate(one: NodeState, nodes: int, execution: Execution, axis: int) -> Nod
     make = {"host": _on_host, "disk": _on_disk}.get(execution.states, _on_device)
 
     def room(leaf: Tensor) -> Tensor:
-        return make(leaf, (*leaf.shape[:axis], nodes, *leaf.shape[axis + 1 :]))
+        states = make(leaf, (*leaf.shape[:axis], nodes, *leaf.shape[axis + 1 :]))
+        return as_kernels_like(states, axis + 1)
 
     states: NodeState = map_leaves(room, one)
     return states
+
+
+def as_kernels_like(leaf: Tensor, lead: int) -> Tensor:
+    """The same numbers as our GPU kernels want them in memory: weights of images channels-last.
+
+    Args:
+        leaf: a parameter, or many.
+        lead: how many axes stand in front of the parameter's own.
+    """
+    if not leaf.is_cuda or leaf.ndim - lead != 4:
+        return leaf
+    return leaf.movedim(-3, -1).contiguous().movedim(-1, -3)
 
 
 def _on_device(like: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedmeta.nodewise.geometry import Geometry, Slot
-from fedmeta.nodewise.kernels import bias_adjoint, evaluate
+from fedmeta.nodewise.kernels import evaluate, weight_and_bias
 
 _ORDER: tuple[Slot, ...] = ("x", "w", "g")
 
@@ -61,10 +61,11 @@ class _Contraction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        slots = (slot for slot in _ORDER if slot != ctx.free)
-        operands = dict(zip(slots, ctx.saved_tensors, strict=True))
-        factor = {ctx.free: gradients[0]}
-        return *_derivatives(operands, factor, ctx.needs_input_grad, ctx.geometry), None, None
+        first, second = (slot for slot in _ORDER if slot != ctx.free)
+        one, other = ctx.saved_tensors
+        by_one = _needed(ctx, 0, first, {second: other, ctx.free: gradients[0]}, one)
+        by_other = _needed(ctx, 1, second, {first: one, ctx.free: gradients[0]}, other)
+        return by_one, by_other, None, None
 
     @staticmethod
     def vmap(
@@ -85,18 +86,21 @@ class _Biased(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias, ctx.geometry = inputs
-        ctx.shared = len(bias) == 1
+        ctx.shared = len(w) == 1, len(bias) == 1
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        operands: dict[Slot, Tensor] = dict(zip(_ORDER, ctx.saved_tensors, strict=False))
-        factor = gradients[0]
-        by_bias = _BiasAdjoint.apply(factor)
-        if ctx.shared and len(by_bias) > 1:
-            by_bias = by_bias.sum(0, keepdim=True)
-        others = _derivatives(operands, {"g": factor}, ctx.needs_input_grad, ctx.geometry)
-        return *others, by_bias, None
+        x, w = ctx.saved_tensors
+        by_x = _needed(ctx, 0, "x", {"w": w, "g": gradients[0]}, x)
+        if not (ctx.needs_input_grad[1] or ctx.needs_input_grad[2]):
+            return by_x, None, None, None
+        pair = _WeightAndBias.apply(x, gradients[0], ctx.geometry)
+        by_w, by_bias = (
+            t.sum(0, keepdim=True) if shared and len(t) > 1 else t
+            for t, shared in zip(pair, ctx.shared, strict=True)
+        )
+        return by_x, by_w, by_bias, None
 
     @staticmethod
     def vmap(
@@ -107,46 +111,44 @@ class _Biased(torch.autograd.Function):
         return result.unflatten(0, shape), 0
 
 
-class _BiasAdjoint(torch.autograd.Function):
-    """The sum over batch and space, which is what a bias sees of the gradient by its output."""
+class _WeightAndBias(torch.autograd.Function):
+    """The adjoints of x ∗ w + b by w and by b, which one pass over the images gives together."""
 
     @staticmethod
-    def forward(factor: Tensor) -> Tensor:
-        return bias_adjoint(factor)
+    def forward(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        return weight_and_bias(x, g, geometry)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.shape = inputs[0].shape
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, g, ctx.geometry = inputs
+        ctx.save_for_backward(x, g)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        nodes, _, channels, *space = ctx.shape
-        return gradients[0].reshape(nodes, 1, channels, *[1] * len(space)).expand(ctx.shape)
+        (x, g), (w, bias) = ctx.saved_tensors, gradients
+        by_g = None
+        if ctx.needs_input_grad[1]:
+            by_g = _Biased.apply(x, w, bias, ctx.geometry)
+            by_g = by_g.sum(0, keepdim=True) if len(g) == 1 < len(by_g) else by_g
+        return _needed(ctx, 0, "x", {"w": w, "g": g}, x), by_g, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], factor: Tensor) -> tuple[Tensor, int]:
-        (factor,), shape = _fold(info.batch_size, in_dims, factor)
-        result: Tensor = _BiasAdjoint.apply(factor)
-        return result.unflatten(0, shape), 0
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], x: Tensor, g: Tensor, geometry: Geometry
+    ) -> tuple[Any, tuple[int, int]]:
+        (x, g), shape = _fold(info.batch_size, in_dims, x, g)
+        pair = _WeightAndBias.apply(x, g, geometry)
+        return tuple(t.unflatten(0, shape) for t in pair), (0, 0)
 
 
-def _derivatives(
-    operands: dict[Slot, Tensor],
-    factor: dict[Slot, Tensor],
-    needed: Sequence[bool],
-    geometry: Geometry,
-) -> list[Tensor | None]:
-    """T is linear in every slot: the gradient by an operand has the factor in the free slot."""
-    results: list[Tensor | None] = []
-    for (slot, operand), wanted in zip(operands.items(), needed, strict=False):
-        if not wanted:
-            results.append(None)
-            continue
-        others = {s: o for s, o in operands.items() if s != slot} | factor
-        result = _contract(slot, others, geometry)
-        shared = len(operand) == 1 < len(result)
-        results.append(result.sum(0, keepdim=True) if shared else result)
-    return results
+def _needed(
+    ctx: Any, place: int, slot: Slot, others: dict[Slot, Tensor], operand: Tensor
+) -> Tensor | None:
+    """T is linear in every slot: the gradient by an operand, if autograd asks for it."""
+    if not ctx.needs_input_grad[place]:
+        return None
+    result = _contract(slot, others, ctx.geometry)
+    return result.sum(0, keepdim=True) if len(operand) == 1 < len(result) else result
 
 
 def _fold(

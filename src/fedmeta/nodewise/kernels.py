@@ -35,13 +35,18 @@ def evaluate(
     return output + bias.reshape(len(bias), 1, -1, *[1] * len(geometry.stride))
 
 
-def bias_adjoint(g: Tensor) -> Tensor:
-    """Σ over batch and space of g (nodes, batch, channels, *space): (nodes, channels)."""
-    if _fuses(g):
+def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """The derivatives of ⟨g, x ∗ w + b⟩ by w and by b."""
+    if not (g.is_cuda and geometry.plain):
+        return native.weight_and_bias(x, g, geometry)
+    if len(geometry.stride) <= 2 and _fuses(g):
         from fedmeta.nodewise import fused
 
-        return fused.bias_adjoint(g)
-    return g.sum((1, *range(3, g.ndim)))
+        return fused.weight_and_bias(x, g, geometry)
+    by_bias = g.sum((1, *range(3, g.ndim)))
+    if len(g) < len(x):
+        by_bias = by_bias.expand(len(x), -1)
+    return products.evaluate("w", x, g, geometry), by_bias
 
 
 def _fuses(tensor: Tensor) -> bool:

@@ -36,7 +36,11 @@ class NodewiseLayers(TorchFunctionMode):
         """Serve what we know, and leave the rest to torch."""
         served = _SERVED.get(func)
         result = None if served is None else served(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {})) if result is None else result
+        if result is not None:
+            return result
+        if func in _PARTICULAR:
+            args = (args[0].contiguous(), *args[1:])
+        return func(*args, **(kwargs or {}))
 
 
 def _convolve(
@@ -50,6 +54,9 @@ def _convolve(
 ) -> Tensor | None:
     if input.ndim != weight.ndim:  # a single image without a batch
         return None
+    striding = isinstance(padding, str) and any(step != 1 for step in _each(stride))
+    if striding or input.shape[1] != weight.shape[1] * groups:
+        return None  # torch says what is wrong with it
     input, weight, bias = _autocast(input, weight, bias)
     if isinstance(padding, str):
         input, padding = _padded(input, weight, padding, dilation)
@@ -67,7 +74,7 @@ def _convolve_transposed(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor | None:
-    if input.ndim != weight.ndim:
+    if input.ndim != weight.ndim or input.shape[1] != weight.shape[0]:
         return None
     input, weight, bias = _autocast(input, weight, bias)
     geometry = Geometry.of(input, weight, stride, padding, dilation, groups, True, output_padding)
@@ -94,7 +101,7 @@ def _autocast(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Operands in the type that torch's automatic casting asks for, as its own layers would."""
     kind = input.device.type
-    if not torch.is_autocast_enabled(kind):
+    if not torch.is_autocast_enabled(kind) or input.dtype == torch.float64:
         return input, weight, bias
     dtype = torch.get_autocast_dtype(kind)
     return input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -107,10 +114,8 @@ def _max_pool(
     padding: Sizes = 0,
     dilation: Sizes = 1,
     ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Tensor | None:
-    if return_indices:
-        return None
+    return_indices: bool = False,  # torch calls another function for them
+) -> Tensor:
     size = _pair(kernel_size)
     step = _pair(stride) if stride not in (None, [], ()) else size
     return max_pool(input, Window(size, step, _pair(padding), _pair(dilation), ceil_mode))
@@ -134,7 +139,18 @@ def _average_pool(
 
 
 def _elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor | None:
-    return None if inplace else elu(input, alpha)
+    return None if inplace or alpha < 0 else elu(input, alpha)
+
+
+def _view(input: Tensor, *shape: Any) -> Tensor | None:
+    """A view; of what a convolution left channels-last in memory, a copy."""
+    if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+        return None
+    return input.reshape(*shape)
+
+
+def _each(value: Sizes) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
 
 
 def _pair(value: Sizes | None) -> tuple[int, int]:
@@ -155,4 +171,18 @@ _SERVED: dict[Any, Callable[..., Tensor | None]] = {
     functional.max_pool2d: _max_pool,
     functional.avg_pool2d: _average_pool,
     functional.elu: _elu,
+    Tensor.view: _view,
+}
+
+# Layers that ask for their input's layout, which vmap cannot tell them: they get the plain one.
+_PARTICULAR = {
+    torch.group_norm,
+    functional.group_norm,
+    functional.adaptive_avg_pool2d,
+    functional.adaptive_avg_pool3d,
+    functional.adaptive_max_pool2d,
+    functional.adaptive_max_pool2d_with_indices,
+    functional.max_pool2d_with_indices,
+    torch.max_pool3d,
+    functional.max_pool3d,
 }

@@ -7,6 +7,7 @@ ones is what those kernels are made for; others go node by node.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,28 @@ def evaluate(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> T
     return apart
 
 
+def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """The derivatives of ⟨g, x ∗ w + b⟩ by w and by b, one call of torch per node."""
+    nodes = max(len(x), len(g))
+    x, g = (t.expand(nodes, *t.shape[1:]) for t in (x, g))
+    if geometry.groups > 1:
+        return _as_groups("w", x, g, geometry), g.sum((1, *range(3, g.ndim)))
+    pairs = [
+        _backward(_laid_out(one), _laid_out(other), _like_weight(other, geometry), geometry)
+        for one, other in zip(x.unbind(), g.unbind(), strict=True)
+    ]
+    return torch.stack([w for w, _ in pairs]), torch.stack([b for _, b in pairs])
+
+
+def _backward(x: Tensor, g: Tensor, unseen: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """Gradients by weight and bias of one node."""
+    outputs = [g.shape[1]]
+    _, by_weight, by_bias = torch.ops.aten.convolution_backward(
+        g, x, unseen, outputs, *_motion(geometry), [False, True, True]
+    )
+    return by_weight, by_bias
+
+
 def _as_groups(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
     nodes = len(first)
     wide = replace(
@@ -62,14 +85,7 @@ def _as_groups(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) ->
 
 def _call(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
     """One call of torch for one set of weights, without a node axis."""
-    motion = (
-        geometry.stride,
-        geometry.padding,
-        geometry.dilation,
-        geometry.transposed,
-        geometry.output_padding,
-        geometry.groups,
-    )
+    motion = _motion(geometry)
     first, second = _laid_out(first), _laid_out(second)
     if free == "g":
         return torch.convolution(first, second, None, *motion)
@@ -78,11 +94,26 @@ def _call(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tens
         unseen = _laid_out(second.new_empty((len(second), *geometry.inputs)))
         wanted, operands = [True, False, False], (second, unseen, first)
     else:
-        unseen = _laid_out(second.new_empty(geometry.kernel))
+        unseen = _like_weight(second, geometry)
         wanted, operands = [False, True, False], (second, first, unseen)
     by_input, by_weight, _ = torch.ops.aten.convolution_backward(*operands, None, *motion, wanted)
     result: Tensor = by_input if free == "x" else by_weight
     return result
+
+
+def _motion(geometry: Geometry) -> tuple[Any, ...]:
+    return (
+        geometry.stride,
+        geometry.padding,
+        geometry.dilation,
+        geometry.transposed,
+        geometry.output_padding,
+        geometry.groups,
+    )
+
+
+def _like_weight(like: Tensor, geometry: Geometry) -> Tensor:
+    return _laid_out(like.new_empty(geometry.kernel))
 
 
 def _laid_out(tensor: Tensor) -> Tensor:

@@ -37,8 +37,7 @@ def average_pool(images: Tensor, window: Window) -> Tensor:
 
 
 def _kernels(images: Tensor, window: Window) -> ModuleType:
-    near = window.dilation == (1, 1)
-    if near and images.is_cuda and images.dtype != torch.float64 and has_triton():
+    if images.is_cuda and images.dtype != torch.float64 and window.usual and has_triton():
         from fedmeta.nodewise import fused_pooling
 
         return fused_pooling
