@@ -6,7 +6,7 @@ function here returns a new tree, works under `torch.func.vmap`, and keeps names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,22 +29,28 @@ def transform(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> 
 
 def add(a: Tree, b: Tree) -> Tree:
     """a + b."""
+    if _in_one_launch(a, b):
+        return _named(a, torch._foreach_add(_leaves(a), _leaves(b, a)))
     return {name: leaf + b[name] for name, leaf in a.items()}
 
 
 def subtract(a: Tree, b: Tree) -> Tree:
     """a − b."""
+    if _in_one_launch(a, b):
+        return _named(a, torch._foreach_sub(_leaves(a), _leaves(b, a)))
     return {name: leaf - b[name] for name, leaf in a.items()}
 
 
 def scale(factor: Tensor | float, a: Tree) -> Tree:
     """factor · a."""
+    if _in_one_launch(a, {"factor": factor} if isinstance(factor, Tensor) else {}):
+        return _named(a, torch._foreach_mul(_leaves(a), factor))
     return {name: factor * leaf for name, leaf in a.items()}
 
 
 def combine(p: Tensor | float, a: Tree, q: Tensor | float, b: Tree) -> Tree:
     """p·a + q·b."""
-    return {name: p * leaf + q * b[name] for name, leaf in a.items()}
+    return add(scale(p, a), scale(q, b))
 
 
 def zeros_like(a: Tree) -> Tree:
@@ -59,7 +65,23 @@ def squared_norm(a: Tree) -> Tensor:
         >>> squared_norm({"a": torch.tensor([3.0, 4.0])})
         tensor(25.)
     """
+    if _in_one_launch(a):
+        return torch.stack(torch._foreach_norm(_leaves(a))).square().sum()
     return torch.stack([leaf.square().sum() for leaf in a.values()]).sum()
+
+
+def _in_one_launch(*trees: Tree) -> bool:
+    """Whether torch can do all leaves in one GPU kernel: plain tensors, not mapped over nodes."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(leaf.is_cuda and not wrapped(leaf) for tree in trees for leaf in tree.values())
+
+
+def _leaves(a: Tree, like: Tree | None = None) -> list[Tensor]:
+    return [a[name] for name in (a if like is None else like)]
+
+
+def _named(like: Tree, leaves: Sequence[Tensor]) -> Tree:
+    return dict(zip(like, leaves, strict=True))
 
 
 def is_finite(a: Tree) -> bool:

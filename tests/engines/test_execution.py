@@ -236,3 +236,15 @@ def test_order_of_sums(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
             assert torch.are_deterministic_algorithms_enabled() == before
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.xfail(strict=True, reason="machine() does not keep warn_only")
+def test_those_who_want_a_warning_only_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with machine(Execution(deterministic=True)):
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -85,6 +85,30 @@ class TestRounds:
             "b": 5.0,
         }
 
+    def test_states_are_no_tensors_of_the_caller(self) -> None:
+        """A checkpoint is read into them."""
+        model = double(mlp())
+        state, _ = engine_for(ALGORITHM, VALUES, model, CHUNKED).start(model.theta)
+        for leaves in (state.theta, *state.memory.values()):
+            for name, leaf in leaves.items():
+                assert leaf.data_ptr() != model.theta[name].data_ptr()
+
+    def test_resuming_does_not_write_to_the_initial_model(self, tmp_path: Path) -> None:
+        initial = {n: leaf.float() for n, leaf in MODEL.theta.items()}
+        before = flat(initial)
+        settings = TrainingSettings(rounds=2, checkpoint_every=1)
+        for resume in (False, True):
+            train(
+                VALUES,
+                mlp().float(),
+                ALGORITHM,
+                settings,
+                initial=initial,
+                folder=tmp_path / "run",
+                resume=resume,
+            )
+            assert torch.equal(flat(initial), before)
+
     def test_the_initial_model_is_not_written_to(self) -> None:
         model = double(mlp())
         before = flat(model.theta)

@@ -200,12 +200,22 @@ class TestRecorder:
         ],
         ids=["item", "if", "float"],
     )
-    def test_what_looks_at_values_is_simply_called(self, look: Callable[[Tensor], Tensor]) -> None:
+    def test_what_looks_at_values_sees_the_values_of_the_call(
+        self, look: Callable[[Tensor], Tensor]
+    ) -> None:
         recorder = Recorder(look)
         for values in ([1.0, 1.0], [4.0, -2.0], [5.0, 7.0]):
             x = torch.tensor(values)
-            assert not recorder.ready(x).concurrent
             assert torch.equal(recorder(x), look(x))
+
+    def test_what_branches_on_values_is_simply_called(self) -> None:
+        function = Counting(lambda x: x if x.sum() > 3 else -x)
+        recorder = Recorder(function)
+        for number, values in enumerate(([1.0, 1.0], [4.0, -2.0], [5.0, 7.0]), 2):
+            x = torch.tensor(values)
+            assert not recorder.ready(x).concurrent
+            assert torch.equal(recorder(x), x if sum(values) > 3 else -x)
+            assert function.calls == number  # and once in vain, to record it
 
     @pytest.mark.xfail(strict=True, reason="make_fx on real tensors does not see these looks")
     @pytest.mark.parametrize(

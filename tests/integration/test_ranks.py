@@ -27,13 +27,14 @@ def launched(place: Path, ranks: int, jobs: list[dict[str, Any]], rc: int = 0) -
     """What each rank made of the jobs: for every rank a list, first that of `primitives`."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "jobs.json").write_text(json.dumps(jobs))
+    paths = [str(SCRIPT.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     many = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
         [*many, "--nproc-per-node", str(ranks), SCRIPT, place / "jobs.json", place / "out"],
         capture_output=True,
         text=True,
         timeout=SECONDS,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1])},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
     )
     assert (done.returncode == 0) == (rc == 0), done.stderr
     return [json.loads((place / f"out-{rank}.json").read_text()) for rank in range(ranks)]

@@ -234,6 +234,7 @@ def machine(execution: Execution) -> Iterator[None]:
     before = torch.get_num_threads()
     rounding = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     ordered = torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_num_threads(execution.threads or before)
     rounds = execution.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = rounds
@@ -241,9 +242,12 @@ def machine(execution: Execution) -> Iterator[None]:
         # cuBLAS sums in a fixed order only with a workspace of a fixed size.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        # Nothing here reads memory that it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
         torch.set_num_threads(before)
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = rounding
         torch.use_deterministic_algorithms(ordered)
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

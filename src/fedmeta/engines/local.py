@@ -466,6 +466,8 @@ class LocalEngine:
         return (place,) if self._axis == 0 else (slice(None), place)
 
     def _pick(self, rows: Tensor, tensors: Any) -> Any:
+        if len(rows) == len(self._mine) and self._ranks.size == 1:
+            return tensors  # the same ones every round, which recordings need not copy
         return map_leaves(lambda leaf: leaf[self._index(rows, leaf.device)], tensors)
 
     def _write(self, nodes: NodeState, rows: Tensor, updated: NodeState) -> None:

@@ -147,10 +147,12 @@ def _graph(function: Function, arguments: tuple[Any, ...]) -> Ready:
         targets, sources = [], []
         for i, (place, given) in enumerate(zip(places, pytree.tree_leaves(arguments), strict=True)):
             # What was given the last time and not written to since is there already.
-            if last[i][0] is not given or last[i][1] != given._version:
+            tensor, version = last[i]
+            now: int = given._version
+            if tensor is not given or version != now:
                 targets.append(place)
                 sources.append(given)
-                last[i] = (given, given._version)
+                last[i] = (given, now)
         if targets:
             torch._foreach_copy_(targets, sources, non_blocking=True)
         graph.replay()

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from fedmeta.nodewise.geometry import Geometry, Slot
 
+_SHARE = 512  # pixels that one program adds up
+
 
 def evaluate(
     free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None = None
@@ -33,7 +35,7 @@ def evaluate(
     rounded = torch.backends.cuda.matmul.allow_tf32
     height, width = geometry.kernel[2:]
     if free == "w":
-        return _weight_adjoint(first, second, geometry, rounded, biased=False)[0]
+        return _weight_adjoint(first, second, geometry, rounded)
     once = (1,) * len(geometry.stride)
     if free == "g":
         images, weight = first, second.permute(0, 1, 3, 4, 2)
@@ -66,8 +68,10 @@ def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, T
         flat = _flat(geometry)
         by_weight, by_bias = weight_and_bias(x.unsqueeze(-2), g.unsqueeze(-2), flat)
         return by_weight.squeeze(-2), by_bias
-    rounded = torch.backends.cuda.matmul.allow_tf32
-    return _weight_adjoint(x, g, geometry, rounded, biased=True)
+    by_bias = _pixel_sum(g)
+    if len(g) < len(x):
+        by_bias = by_bias.expand(len(x), -1)
+    return evaluate("w", x, g, geometry), by_bias
 
 
 def _channels_last(images: Tensor) -> Tensor:
@@ -146,50 +150,55 @@ def _parts(values: Tensor, count: int) -> Tensor:
     return out
 
 
-def _weight_adjoint(
-    images: Tensor, gradient: Tensor, geometry: Geometry, rounded: bool, biased: bool
-) -> tuple[Tensor, Tensor]:
-    """(nodes, K, C, *kernel), channels last in memory, and (nodes, K) if `biased`."""
+def _weight_adjoint(images: Tensor, gradient: Tensor, geometry: Geometry, rounded: bool) -> Tensor:
+    """(nodes, K, C, *kernel), channels last in memory."""
     kernel, stride = geometry.kernel[2:], geometry.stride
     padding, dilation = geometry.padding, geometry.dilation
     taps = geometry.inputs[0] * kernel[0] * kernel[1]
-    narrow = taps < 32
+    narrow = taps <= 32
     x, g = (_split(_channels_last(t), narrow, rounded) for t in (images, gradient))
     parts, nodes = len(x), max(x.shape[1], g.shape[1])
     batch, height, width, channels = x.shape[2:]
     tall, wide, outputs = g.shape[3:]
     count = batch * tall * wide
-    # The bias is one tap more, at which every image is 1.
-    every = taps + 1 if biased else taps
     if narrow:
-        rows, columns, depth, warps, most = _power(outputs, 32), _power(every, 32), 64, 2, 15
+        rows, columns, depth, warps, most = _power(outputs, 32), _power(taps, 32), 64, 2, 15
     else:
-        rows, columns, depth, warps, most = _power(outputs, 64), 64, 32, 4, 3
-    blocks = triton.cdiv(outputs, rows) * triton.cdiv(every, columns)
-    # Sums are split where there are too few of them to fill the machine, in pieces of a fixed
-    # length, so that they do not depend on how many nodes there are.
-    share = triton.cdiv(count, most) if narrow else max(triton.cdiv(count, most), 1024)
-    share = triton.cdiv(share, depth) * depth
+        rows, columns, depth, warps, most = _power(outputs, 64), 64, 32, 4, 1
+    blocks = triton.cdiv(outputs, rows) * triton.cdiv(taps, columns)
+    # Where a node has few sums they are split to fill the machine, the same way for any number of
+    # nodes.
+    share = triton.cdiv(triton.cdiv(count, most), depth) * depth
     pieces = triton.cdiv(count, share)
     out = x.new_empty((pieces, nodes, outputs, *kernel, channels), dtype=torch.float32)
-    out_bias = x.new_empty((pieces, nodes, outputs if biased else 0), dtype=torch.float32)
     _weight_kernel[(blocks, nodes, pieces)](
-        x, g, out, out_bias, count, share,
+        x, g, out, count, share,
         x.stride(0), x.stride(1) if x.shape[1] > 1 else 0,
         g.stride(0), g.stride(1) if g.shape[1] > 1 else 0,
         out.stride(0), out.stride(1),
         C=channels, K=outputs, TALL=kernel[0], WIDE=kernel[1],
         HEIGHT=height, WIDTH=width, OUT_WIDTH=wide, PIXELS=tall * wide,
         STRIDE_Y=stride[0], STRIDE_X=stride[1], PAD_Y=padding[0], PAD_X=padding[1],
-        STEP_Y=dilation[0], STEP_X=dilation[1], PARTS=parts, BIASED=biased,
+        STEP_Y=dilation[0], STEP_X=dilation[1], PARTS=parts,
         PRECISION="tf32" if rounded else "tf32x3",
         ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps, num_stages=3,
     )  # fmt: skip
-    if pieces > 1:
-        out, out_bias = out.sum(0), out_bias.sum(0)
-    else:
-        out, out_bias = out[0], out_bias[0]
-    return out.permute(0, 1, 4, 2, 3).to(images.dtype), out_bias.to(images.dtype)
+    out = out.sum(0) if pieces > 1 else out[0]
+    return out.permute(0, 1, 4, 2, 3).to(images.dtype)
+
+
+def _pixel_sum(g: Tensor) -> Tensor:
+    """Σ over batch and space of g (nodes, batch, K, h, w): (nodes, K)."""
+    g = g.movedim(2, -1).flatten(1, -2).contiguous()
+    nodes, count, outputs = g.shape
+    pieces = triton.cdiv(count, _SHARE)
+    out = g.new_empty((nodes, pieces, outputs), dtype=torch.float32)
+    columns = triton.next_power_of_2(outputs)
+    _sum_kernel[(pieces, nodes)](
+        g, out, count, K=outputs, SHARE=_SHARE, ROWS=max(1, 4096 // columns), COLUMNS=columns,
+        num_warps=4,
+    )  # fmt: skip
+    return out.sum(1).to(g.dtype)
 
 
 def _power(size: int, most: int) -> int:
@@ -263,6 +272,23 @@ def _forward_kernel(
 
 
 @triton.jit
+def _sum_kernel(
+    g, out, count, K: tl.constexpr, SHARE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    piece, node = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    k = tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, SHARE, ROWS):
+        within = start + tl.arange(0, ROWS)
+        m = piece * SHARE + within
+        known = ((within < SHARE) & (m < count))[:, None] & (k < K)[None, :]
+        place = (node * count + m)[:, None] * K + k[None, :]
+        total += tl.load(g + place, mask=known, other=0.0).to(tl.float32)
+    place = (node * tl.num_programs(0) + piece) * K + k
+    tl.store(out + place, tl.sum(total, axis=0), mask=k < K)
+
+
+@triton.jit
 def _parts_kernel(values, out, size, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rest = tl.load(values + place, mask=place < size, other=0.0)
@@ -274,17 +300,16 @@ def _parts_kernel(values, out, size, COUNT: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _weight_kernel(
-    x, g, out, out_bias, count, share, x_part, x_node, g_part, g_node, out_piece, out_node,
+    x, g, out, count, share, x_part, x_node, g_part, g_node, out_piece, out_node,
     C: tl.constexpr, K: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_WIDTH: tl.constexpr, PIXELS: tl.constexpr,
     STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
     PAD_Y: tl.constexpr, PAD_X: tl.constexpr, STEP_Y: tl.constexpr, STEP_X: tl.constexpr,
-    PARTS: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     R: tl.constexpr = C * TALL * WIDE
-    EVERY: tl.constexpr = R + 1 if BIASED else R
-    blocks: tl.constexpr = (EVERY + COLUMNS - 1) // COLUMNS
+    blocks: tl.constexpr = (R + COLUMNS - 1) // COLUMNS
     node, piece = tl.program_id(1).to(tl.int64), tl.program_id(2)
     k = tl.program_id(0) // blocks * ROWS + tl.arange(0, ROWS)
     r = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
@@ -301,7 +326,7 @@ def _weight_kernel(
         row = (pixel // OUT_WIDTH * STRIDE_Y)[:, None] + down[None, :]
         column = (pixel % OUT_WIDTH * STRIDE_X)[:, None] + right[None, :]
         inside = known & (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
-        if EVERY % COLUMNS != 0 or BIASED:
+        if R % COLUMNS != 0:
             inside = inside & (r < R)[None, :]
         if K % ROWS != 0:
             known = known & (k < K)[None, :]
@@ -309,8 +334,6 @@ def _weight_kernel(
         source = x + ((image[:, None] * HEIGHT + row) * WIDTH + column) * C + (r % C)[None, :]
         a = tl.trans(tl.load(factor, mask=known, other=0.0))
         b = tl.load(source, mask=inside, other=0.0)
-        if BIASED:
-            b = tl.where((r == R)[None, :] & (m < end)[:, None], 1.0, b).to(b.dtype)
         if PARTS == 1:
             total = _dot(a, b, total, PRECISION)
         else:
@@ -328,6 +351,3 @@ def _weight_kernel(
             total += tl.dot(a, b, some)
     place = piece * out_piece + node * out_node + k[:, None] * R + r[None, :]
     tl.store(out + place, total, mask=(k < K)[:, None] & (r < R)[None, :])
-    if BIASED:
-        place = (piece * tl.num_programs(1) + node) * K + k[:, None] + (r * 0)[None, :]
-        tl.store(out_bias + place, total, mask=(k < K)[:, None] & (r == R)[None, :])
