@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
-from fedmeta.comparison import Contestant, compare
+from fedmeta.comparison import Contestant, Equal, compare
 from fedmeta.errors import SettingError, require, require_choice
 from fedmeta.imports import names_code
 from fedmeta.settings import Table, build_algorithm, build_settings, merged, subtable
@@ -41,10 +42,25 @@ def run(values: Values) -> None:
     """Compare and print the table."""
     equal: Any = values["equal"] or "rounds"
     require_choice("equal", equal, ("rounds", "gradients"))
-    count = values["seeds"] if values["seeds"] is not None else 3
-    require(count >= 1, "seeds", count, "a whole number of at least 1")
     full = options.settings_table(PARAMETERS, values)
     names = values["algorithms"] or ["admm-fedmeta", "fedavg", "per-fedavg"]
+    compare_and_print(values, full, names, equal, Path(values["config"] or "comparison").stem)
+
+
+def compare_and_print(
+    values: Values, full: Table, names: Sequence[str], equal: Equal, folder_name: str
+) -> None:
+    """Train some algorithms with several seeds and print the table.
+
+    Args:
+        values: the command's flags, of which `seeds` and `out` are used.
+        full: the settings table.
+        names: algorithms, as `contestant` reads them.
+        equal: what they are given equally much of.
+        folder_name: where results go under runs/ if no folder is given.
+    """
+    count = values["seeds"] if values["seeds"] is not None else 3
+    require(count >= 1, "seeds", count, "a whole number of at least 1")
     contestants = [contestant(full, text) for text in names]
     # Not by the first one's name, which may be an algorithm of the user's own.
     settings = replace(
@@ -57,20 +73,14 @@ def run(values: Values) -> None:
             "there is a prior model, but none of the algorithms takes one",
             "compare admm-fedmeta too, or leave [prior] out",
         )
-    name = Path(values["config"] or "comparison").stem
-    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
+    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), folder_name)
     say(
         f"{settings.data.name}: {len(contestants)} algorithms × {count} seeds, "
         f"{settings.training.rounds} rounds, equal {equal}"
     )
     with progress_bars() as bar:
         comparison = compare(
-            settings,
-            contestants,
-            range(count),
-            equal,
-            folder,
-            lambda title: [bar(title)],
+            settings, contestants, range(count), equal, folder, lambda title: [bar(title)]
         )
     print_comparison(comparison)
     print_report(folder)

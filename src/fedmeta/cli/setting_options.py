@@ -134,6 +134,7 @@ MACHINE = _with_defaults(
     Parameter("path", str, "auto, batched, loop or measure.", _X, setting="execution.path"),
     Parameter("memory", float, "Memory budget in GiB.", _X, setting="execution.memory"),
     Parameter("threads", int, "CPU threads.", _X, setting="execution.threads"),
+    Parameter("precision", str, "full, tf32 or bf16.", _X, setting="execution.precision"),
 )
 
 (SEED,) = _with_defaults(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from fedmeta.cli import setting_options as options
@@ -9,15 +10,17 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, progress_bars, say, table
 from fedmeta.cli.reopening import stored_table
 from fedmeta.comparison import train_settings
-from fedmeta.data import load
+from fedmeta.data import Federation, load
+from fedmeta.engines.ranks import Ranks, started
 from fedmeta.errors import MissingExtraError, RunFolderError, SettingError
 from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Table, build_settings
+from fedmeta.settings import Settings, Table, build_settings
 from fedmeta.training import Run
 
 PARAMETERS = (
     *options.CONFIG,
     options.SEED,
+    options.SEEDS,
     options.OUT,
     Parameter("resume", str, "Continue the run in this folder.", metavar="RUN"),
     *options.DATA,
@@ -39,6 +42,9 @@ PARAMETERS = (
 def run(values: Values) -> None:
     """Train, or continue, and print what came of it."""
     full = options.settings_table(PARAMETERS, values)
+    if values["seeds"] is not None:
+        _train_repeats(values, full)
+        return
     if values["resume"]:
         if values["out"]:
             raise SettingError(
@@ -47,31 +53,52 @@ def run(values: Values) -> None:
         opened = RunFolder.open(Path(values["resume"]))
         _refuse_other_machine(opened, full.get("execution", {}))
         full = stored_table(opened, full)
-    elif values["out"]:
-        RunFolder(Path(values["out"])).check_free()  # before data are read, which may take long
     settings = build_settings(full)
-    federation = load(settings.data, settings.training.seed)
-    name = f"{settings.algorithm.name}-{Path(settings.data.name).stem}"
-    given = values["resume"] or values["out"]
-    folder = Path(given) if given else free_folder(Path("runs"), name)
+    with started(settings.execution.device) as ranks:
+        if values["out"] and ranks.leads:
+            RunFolder(Path(values["out"])).check_free()  # before data are read: it may take long
+        federation = load(settings.data, settings.training.seed)
+        name = f"{settings.algorithm.name}-{Path(settings.data.name).stem}"
+        given = values["resume"] or values["out"]
+        folder = Path(given) if given else free_folder(Path("runs"), name)
+        if ranks.leads:
+            _announce(settings, federation, ranks)
+        with progress_bars() if ranks.leads else nullcontext() as bar:
+            result = train_settings(
+                settings,
+                federation,
+                folder=folder,
+                resume=bool(values["resume"]),
+                callbacks=[bar(settings.algorithm.name)] if bar else [],
+                origin={"table": full},
+            )
+    if ranks.leads:
+        print_result(result)
+        print_report(folder)
+
+
+def _announce(settings: Settings, federation: Federation, ranks: Ranks) -> None:
+    shared = "" if ranks.size == 1 else f", {ranks.size} processes"
     say(
         f"{federation.name}: {len(federation.sources)} source and {len(federation.targets)} target "
         f"nodes; {settings.algorithm.name}, {settings.training.rounds} rounds, seed "
-        f"{settings.training.seed}"
+        f"{settings.training.seed}{shared}"
     )
     for note in federation.notes:
         say(f"  {note}")
-    with progress_bars() as bar:
-        result = train_settings(
-            settings,
-            federation,
-            folder=folder,
-            resume=bool(values["resume"]),
-            callbacks=[bar(settings.algorithm.name)],
-            origin={"table": full},
-        )
-    print_result(result)
-    print_report(folder)
+
+
+def _train_repeats(values: Values, full: Table) -> None:
+    """Several seeds, trained together where that can be: a comparison of one algorithm."""
+    from fedmeta.cli.compare import compare_and_print  # which prints results as this command does
+
+    for other in ("resume", "seed"):
+        if values[other] is not None:
+            raise SettingError(
+                f"--seeds and --{other} are both given", "repeats have seeds 0, 1, 2, … and no past"
+            )
+    name = str(full.get("algorithm", "admm-fedmeta"))
+    compare_and_print(values, full, [name], "rounds", name)
 
 
 def _refuse_other_machine(folder: RunFolder, given: Table) -> None:
