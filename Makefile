@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow test-all lint types check clean
+.PHONY: help demo test test-slow test-all bench lint types check clean
 
 help:
 	@echo "make demo      train, adapt and compare on handwritten digits (under two minutes)"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, the slow ones too, with line coverage"
+	@echo "make bench     how fast a round is, against others (some 20 minutes; see benchmarks/)"
 	@echo "make check     lint and types"
 	@echo "make clean     remove the virtual environment and what was made in it"
 
@@ -35,6 +36,17 @@ test-all: $(READY)
 	$(BIN)/coverage run -m pytest -n 2
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+BENCH := build/bench
+
+$(BENCH)/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report]' -r benchmarks/requirements.txt
+	@touch $@
+
+bench: $(BENCH)/.ready
+	$(BENCH)/bin/python benchmarks/run.py
+	$(BENCH)/bin/python benchmarks/report.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Tables and plots from results.json, for README.md here. `python benchmarks/report.py`."""
+"""Tables and plots from results.json for the two pages that show them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from benchmarks.targets import outcomes
 from fedmeta.storage import write_bytes
 
 PAGE = Path(__file__).with_name("README.md")
+FRONT = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 def main() -> None:
-    """Read the results, draw the plots, and put the tables into the page."""
+    """Read the results, draw the plots, and put the tables into both pages."""
     entries = load(RESULTS)
     if not entries:
         sys.exit("there are no results yet: run benchmarks/run.py first")
@@ -28,8 +29,8 @@ def main() -> None:
     except ImportError:
         print("no plots: matplotlib is not installed here")
         pictures = [path.name for path in sorted(PAGE.parent.glob("*.svg"))]
-    page = between_markers(PAGE.read_text(encoding="utf-8"), section(entries, pictures))
-    write_bytes(PAGE, page.encode())
+    for path, text in ((PAGE, section(entries, pictures)), (FRONT, target_table(entries))):
+        write_bytes(path, between_markers(path.read_text(encoding="utf-8"), text).encode())
     print(target_table(entries))
     print(f"page     {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")
 

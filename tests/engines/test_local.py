@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +75,20 @@ class TestRounds:
             for i in range(5)
         ]
         assert [i for i in range(5) if moved[i]] == counted
+
+    @pytest.mark.parametrize("layout", ["batched-3", "loop"])
+    def test_batches_and_masks_are_drawn_anew_in_every_round(self, layout: str) -> None:
+        for model, inner in (
+            (MODEL, Adaptation(0.1, batch_size=1)),
+            (double(dropping()), Adaptation(0.1)),
+        ):
+            engine = engine_for(ADMMFedMeta(inner), VALUES, model, LAYOUTS[layout])
+            ends = [
+                flat(engine.round(*engine.start(model.theta), number).state.theta)
+                for number in (1, 2, 1)
+            ]
+            assert torch.equal(ends[0], ends[2])
+            assert not torch.equal(ends[0], ends[1])
 
     def test_losses_are_weighted_and_residuals_rooted(self) -> None:
         sums = {"a_loss": 3.0, "primal_squared": 9.0, "b": 5.0}
@@ -241,6 +256,43 @@ class TestThreads:
         assert most == [1]
         assert cores == {1}
         assert where == {False}
+
+    @pytest.mark.usefixtures("early")
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_nothing_runs_beside_a_plain_call_or_after_the_round(self, fails: bool) -> None:
+        """Chunks of one node: the third is called plainly among recordings, and may fail."""
+        data = classification(((2, 2),) * 6)
+        engine = engine_for(FedAvg(), data, MODEL, replace(CHUNKED, chunk=1, threads=2))
+        state, nodes = engine.start(MODEL.theta)
+        engine.round(state, nodes, 1)
+        ready, running, beside = engine._sum.ready, set(), []
+
+        def mixed(*inputs: Any) -> Any:
+            how, place = ready(*inputs), int(inputs[3].position)
+
+            def call(*arguments: Any) -> Any:
+                running.add(place)
+                if fails and place == 2:
+                    time.sleep(0.02)
+                    running.discard(place)
+                    raise ValueError("in a worker")
+                time.sleep(0.1)
+                if place == 2:
+                    beside.append(running - {2})
+                result = how.call(*arguments)
+                running.discard(place)
+                return result
+
+            return replace(how, call=call, concurrent=fails or place != 2)
+
+        engine._sum.ready = mixed
+        if fails:
+            with pytest.raises(ValueError, match="in a worker"):
+                engine.round(state, nodes, 2)
+        else:
+            engine.round(state, nodes, 2)
+            assert beside == [set()]
+        assert not running
 
     @pytest.mark.parametrize("threads", [1, 2])
     @pytest.mark.parametrize("patience", [-1, float("inf")], ids=["recorded", "plain"])
@@ -503,7 +555,11 @@ class TestSeveralCohorts:
         return LocalEngine(ALGORITHM, cohorts, layout)
 
     def test_each_is_as_if_it_were_alone(self) -> None:
-        cohorts = [Cohort(classification(seed=s), PLAIN, s) for s in (1, 2)]
+        other = ((1, 2), (6, 1), (2, 2), (3, 7), (1, 1))  # of other sizes: padded to one shape
+        cohorts = [
+            Cohort(classification(seed=1), PLAIN, 1),
+            Cohort(classification(other, seed=2), PLAIN, 2),
+        ]
         engine = self.engine(*cohorts)
         theta = {n: torch.stack([leaf, 2 * leaf]) for n, leaf in MODEL.theta.items()}
         state, nodes = engine.start(theta)

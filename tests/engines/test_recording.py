@@ -154,6 +154,15 @@ def test_patience_is_counted_in_seconds_of_plain_calls(monkeypatch: pytest.Monke
     assert function.calls == 4
 
 
+def test_forgetting_counts_anew() -> None:
+    recorder = Recorder(lambda x: x + 1)
+    recorder(torch.ones(2))
+    assert recorder._calls
+    assert recorder._seconds
+    recorder.forget()
+    assert not any((recorder._calls, recorder._seconds))
+
+
 @pytest.mark.usefixtures("early")
 class TestRecorder:
     def test_replays_without_the_function(self) -> None:

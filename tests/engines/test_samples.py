@@ -23,7 +23,7 @@ DATA, CPU = classification(), torch.device("cpu")
 def test_chunks_are_padded_alike_and_single_nodes_not_at_all(resident: bool) -> None:
     store = NodeStore(DATA, DATA.sources, PLAIN, DOUBLE, resident)
     assert len(store) == 5
-    for positions in ([0, 1, 2, 3, 4], [1], [2, 3], [0, 3]):
+    for positions in ([0, 1, 2, 3, 4], [1], [2, 3], [0, 3], [1, 2, 3, 4]):
         data = store.chunk(torch.tensor(positions))
         assert data.support.inputs.shape == (len(positions), 5, 3)
         assert data.query.inputs.shape == (len(positions), 6, 3)

@@ -31,7 +31,7 @@ _LOOP_PARAMETERS = 500_000  # above, a node's products fill a CPU by themselves
 _CPU_MEMORY = 4.0  # default budget in GiB
 _GPU_SHARE = 0.7  # default budget as a share of the GPU's memory
 _PROCESS = _GIB // 2  # the interpreter and torch's libraries
-_CACHE = 256 * 2**20  # working memory of a chunk on a CPU: larger ones wait for main memory
+_CACHE = 384 * 2**20  # working memory of a chunk on a CPU: larger ones wait for main memory
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,8 @@ class LocalEngine:
         self._copies: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        batched = layout.execution.path == "batched"
+        self._can_be_one_piece = device.type == "cuda" and batched and ranks.size == 1
 
     def start(self, theta: Tree) -> tuple[PlatformState, NodeState]:
         """The platform's and all nodes' states before the first round.
@@ -221,10 +223,10 @@ class LocalEngine:
         moment = torch.full((), number, dtype=torch.int64, device=self._execution.torch_device)
         weight = self._pick(counted, self._weight).sum(-1)
         step = None
-        if self._copies is not None and len(counted) == len(self._mine) <= self.chunk:
+        if self._can_be_one_piece and len(counted) == self.fleet.nodes <= self.chunk:
             step = self._in_one_piece(state, nodes, moment, weight)
         if step is None:
-            total = self._summed(self._algorithm.broadcast(state), nodes, counted, moment)
+            total = self._summed(state, nodes, counted, moment)
             if self._copies is not None:  # states are in their place when the numbers are
                 torch.cuda.current_stream().wait_stream(self._copies)
             before = state.theta, dict(state.memory)
@@ -283,9 +285,10 @@ class LocalEngine:
         return (total, *self._platform_step(theta, memory, total, penalty, weight)), states
 
     def _summed(
-        self, shared: Tree, nodes: NodeState, counted: Tensor, moment: Tensor
+        self, state: PlatformState, nodes: NodeState, counted: Tensor, moment: Tensor
     ) -> Contribution:
         """Σ contributions of all counted nodes, those of other ranks included."""
+        shared = self._algorithm.broadcast(state)
         here = counted[(counted >= self._mine.start) & (counted < self._mine.stop)]
         total = self._totalled(shared, nodes, here - self._mine.start, moment)
         if total is None and len(counted) > 0:  # other ranks have nodes: a sum of none, like theirs
@@ -293,7 +296,7 @@ class LocalEngine:
             total = map_leaves(torch.zeros_like, some)
         if total is None:  # every upload was lost
             none = torch.zeros_like(self.fleet.penalty)
-            return Contribution(tree.zeros_like(shared), none, {})
+            return Contribution(tree.zeros_like(state.theta), none, {})
         summed: Contribution = self._ranks.sum(total)
         return summed
 
