@@ -55,4 +55,4 @@ def test_fitting_takes_dtype_and_refuses_other_models() -> None:
     with pytest.raises(ModelError, match=r"'a' has shape \(3,\) .* \(2,\)"):
         SquaredEuclidean(1.0, {**PRIOR, "a": torch.zeros(3)}).fitted(THETA)
     with pytest.raises(ModelError, match="NaN or infinite"):
-        SquaredEuclidean(1.0, {**PRIOR, "b": torch.tensor([torch.nan])}).fitted(THETA)
+        SquaredEuclidean(1.0, {**PRIOR, "b": torch.tensor([torch.nan])}).checked(THETA)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedmeta import tree
@@ -27,6 +26,7 @@ class SquaredEuclidean:
         prior: θ_p, a tree with the names and shapes of θ.
 
     Example:
+        >>> import torch
         >>> prior = SquaredEuclidean(0.5, {"a": torch.tensor([1.0])})
         >>> prior.value({"a": torch.tensor([3.0])}), prior.gradient({"a": torch.tensor([3.0])})
         (tensor(2.), {'a': tensor([2.])})
@@ -54,6 +54,13 @@ class SquaredEuclidean:
         total = stiffness + 2 * self.strength
         return tree.combine(stiffness / total, centre, 2 * self.strength / total, self.prior)
 
+    def checked(self, theta: Tree) -> SquaredEuclidean:
+        """Fitted, and refused if it is not finite: a look at values, once before a run."""
+        fitted = self.fitted(theta)
+        if not tree.is_finite(fitted.prior):
+            raise ModelError("the prior model has NaN or infinite entries", "use another prior")
+        return fitted
+
     def fitted(self, theta: Tree) -> SquaredEuclidean:
         """The same on θ's device and in its dtype; refuses a prior of another model by tensor."""
         for name, leaf in theta.items():
@@ -70,6 +77,4 @@ class SquaredEuclidean:
         prior = {
             n: self.prior[n].to(device=leaf.device, dtype=leaf.dtype) for n, leaf in theta.items()
         }
-        if not all(torch.isfinite(leaf).all() for leaf in prior.values()):
-            raise ModelError("the prior model has NaN or infinite entries", "use another prior")
         return SquaredEuclidean(self.strength, prior)

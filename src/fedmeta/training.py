@@ -23,7 +23,7 @@ from fedmeta.data.scaling import Scaling
 from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.local import RoundResult
 from fedmeta.engines.ranks import Ranks, current
-from fedmeta.errors import DivergedError, RunFolderError
+from fedmeta.errors import DivergedError, RunFolderError, SettingError
 from fedmeta.evaluation import Evaluation, metric_name
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.losses import Loss
@@ -117,6 +117,11 @@ def train(
     if resume and folder is None:
         raise RunFolderError("there is nothing to resume", "give the folder of a run")
     ranks, keeps = current(), folder is not None
+    if ranks.size > 1 and execution.path == "measure":
+        raise SettingError(
+            "path is 'measure', but processes that share the nodes must agree on one",
+            'use path "auto", "batched" or "loop"',
+        )
     opened = RunFolder.open(Path(folder)) if resume and folder is not None else None
     stored = stored_run(opened) if opened else None
     if stored is not None:  # sums must be laid out as before, or the last bits would differ
@@ -179,11 +184,12 @@ def _loop(
             history = folder.rewind(done)
             if done < training.rounds:
                 folder.reopen(identity)
+        history = ranks.told(history)  # all must stop in the same round
     for callback in callbacks:
         callback.on_start(done + 1, training.rounds)
     status, evaluation, clock = "finished", None, time.perf_counter()
 
-    def settle(number: int, result: RoundResult) -> None:
+    def settle(number: int, result: RoundResult, notes: Sequence[str]) -> None:
         """Log a round, whose numbers have arrived by now or are waited for."""
         nonlocal evaluation, clock
         record: Record = {"round": number, **result.metrics}
@@ -194,7 +200,7 @@ def _loop(
             evaluation = job.evaluate(result.state)
             if evaluation is not None:
                 record["target"] = {s: row["mean"] for s, row in evaluation.summary().items()}
-        if notes := engine.notes():
+        if notes:
             record["note"] = "; ".join(notes)
         now = time.perf_counter()
         record["seconds"], clock = now - clock, now
@@ -209,20 +215,19 @@ def _loop(
         for callback in callbacks:
             callback.on_round(record)
 
-    pending: tuple[int, RoundResult] | None = None
+    pending: tuple[int, RoundResult, list[str]] | None = None
     for number in range(done + 1, training.rounds + 1):
         if pending is None and training.stops(history):
             status, evaluation = "stopped early", None
             break
         result = engine.round(state, nodes, number)
+        notes = engine.notes()
         if pending is not None:  # the device is busy with the next round meanwhile
             settle(*pending)
-        state, nodes, pending = result.state, result.nodes, (number, result)
+        state, nodes, pending = result.state, result.nodes, (number, result, notes)
         if training.looks(number):
             settle(*pending)
             pending = None
-    if pending is not None:
-        settle(*pending)
     return conclude(job, identity, folder, history, state, evaluation, status, callbacks)
 
 

@@ -130,8 +130,8 @@ def test_working_memory_grows_with_samples_and_parameters() -> None:
 @pytest.mark.parametrize(
     ("settings", "held", "nodes", "chunk"),
     [
-        # A node takes 64 MiB, the process 512, and caches want 256 MiB at once: 4 nodes.
-        ({"memory": 2.0}, 0, 100, 4),
+        # A node takes 64 MiB, the process 512, and caches want 384 MiB at once: 6 nodes.
+        ({"memory": 2.0}, 0, 100, 6),
         ({"memory": 2.0}, 0, 3, 3),
         ({"memory": 0.75}, 64 * MIB, 100, 3),
         ({"memory": 2.0, "chunk": 1}, 0, 100, 1),
@@ -140,6 +140,10 @@ def test_working_memory_grows_with_samples_and_parameters() -> None:
         ({"memory": 2.0, "chunk": 50}, 0, 100, 24),
         ({"memory": 2.0, "chunk": 50}, 256 * MIB, 100, 20),
         ({"memory": 2.0, "chunk": 50, "path": "batched", "threads": 3}, 256 * MIB, 100, 6),
+        # Equal shares for all threads: 6 nodes for two, 10 for four, 100 in 18 chunks for three.
+        ({"memory": 2.0, "path": "batched", "threads": 2}, 0, 6, 3),
+        ({"memory": 2.0, "path": "batched", "threads": 4}, 0, 10, 3),
+        ({"memory": 2.0, "path": "batched", "threads": 3}, 0, 100, 6),
         # 128 MiB are left for four threads: they take turns with one node each.
         ({"memory": 0.625, "path": "batched", "threads": 4}, 0, 100, 1),
     ],
@@ -150,8 +154,14 @@ def test_chunks_by_budget_and_caches(
     assert fitting_chunk(Execution(**settings), 64 * MIB, held, nodes) == chunk
 
 
+def test_little_work_is_not_shared_among_threads() -> None:
+    two = Execution(path="batched", threads=2)
+    assert fitting_chunk(two, MIB, 0, nodes=48) == 48
+    assert fitting_chunk(two, MIB, 0, nodes=49) == 25
+
+
 def test_nodes_larger_than_the_caches_come_one_by_one() -> None:
-    assert fitting_chunk(Execution(), 300 * MIB, 0, nodes=100) == 1
+    assert fitting_chunk(Execution(), 400 * MIB, 0, nodes=100) == 1
 
 
 def test_chunks_on_a_gpu_fill_the_budget() -> None:
@@ -238,7 +248,6 @@ def test_order_of_sums(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.xfail(strict=True, reason="machine() does not keep warn_only")
 def test_those_who_want_a_warning_only_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -113,11 +113,7 @@ class Recurrent(nn.Module):
     [
         (mlp, "batched"),
         (mlp, "loop"),
-        pytest.param(
-            lambda: seeded(Recurrent),
-            "loop",
-            marks=pytest.mark.xfail(strict=True, reason="a sum of none is taken under vmap"),
-        ),
+        (lambda: seeded(Recurrent), "loop"),
     ],
     ids=["batched", "loop", "recurrent"],
 )

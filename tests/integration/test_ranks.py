@@ -143,7 +143,6 @@ def test_interrupted_and_resumed_to_the_same_bits(states: str, tmp_path: Path) -
     assert ends[0] == ends[1]
 
 
-@pytest.mark.xfail(strict=True, reason="only the leading rank knows the rounds before")
 def test_patience_after_resuming(tmp_path: Path) -> None:
     """The loss of local-only never falls: with a patience of 3 it ends after 4 rounds."""
     job = {"algorithm": "local-only", "patience": 3, "folder": str(tmp_path / "run")}

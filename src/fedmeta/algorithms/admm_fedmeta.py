@@ -112,7 +112,7 @@ class ADMMFedMeta(MetaLearner):
         Σy⁰ is taken as 0; where y⁰ is drawn, the error this leaves halves with every round.
         """
         if self.prior is not None:
-            self.prior.fitted(theta)
+            self.prior.checked(theta)
         if self.rule == "stale":
             return PlatformState(theta, {"uploads": tree.scale(fleet.penalty, theta)})
         return PlatformState(theta, {"duals": tree.zeros_like(theta)})

@@ -86,7 +86,8 @@ class Execution:
         require(not many, "threads", self.threads, f"at most {_MOST_THREADS}")
         kind, colon, number = self.device.partition(":")
         require_choice("device", kind, ("cpu", "cuda"))
-        require(number.isdecimal() or not colon, "device", self.device, "cpu, cuda or cuda:NUMBER")
+        numbered = kind == "cuda" and number.isdecimal()
+        require(numbered or not colon, "device", self.device, "cpu, cuda or cuda:NUMBER")
         if kind == "cuda" and not torch.cuda.is_available():
             raise SettingError("device is 'cuda' but torch sees no GPU", "use --device cpu")
 
@@ -234,6 +235,7 @@ def machine(execution: Execution) -> Iterator[None]:
     before = torch.get_num_threads()
     rounding = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     ordered = torch.are_deterministic_algorithms_enabled()
+    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_num_threads(execution.threads or before)
     rounds = execution.precision == "tf32"
@@ -249,5 +251,5 @@ def machine(execution: Execution) -> Iterator[None]:
     finally:
         torch.set_num_threads(before)
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = rounding
-        torch.use_deterministic_algorithms(ordered)
+        torch.use_deterministic_algorithms(ordered, warn_only=lenient)
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

@@ -167,6 +167,10 @@ class LocalEngine:
                 "train the repeats one after the other",
             )
         count = len(cohorts[0].federation.sources)
+        if any(len(one.federation.sources) != count for one in cohorts):
+            raise DataError(
+                "the repeats have different numbers of source nodes", "train them one by one"
+            )
         self._mine = ranks.share(count)
         standing = [_standing(algorithm, one, layout.execution) for one in cohorts]
         penalty = [one.penalty.sum() for one in standing]
@@ -260,7 +264,7 @@ class LocalEngine:
             inputs = (*self._inputs(rows, nodes), moment, self.fleet.penalty, weight)
             step, updated = self._whole(state.theta, dict(state.memory), *inputs)
         except torch.OutOfMemoryError as error:
-            self._shrink(error)
+            self._shrink(error, len(rows))
             return None
         self._put(nodes, rows, updated)
         if self._copies is not None:
@@ -292,7 +296,8 @@ class LocalEngine:
         here = counted[(counted >= self._mine.start) & (counted < self._mine.stop)]
         total = self._totalled(shared, nodes, here - self._mine.start, moment)
         if total is None and len(counted) > 0:  # other ranks have nodes: a sum of none, like theirs
-            some, _ = self._sum(shared, *self._inputs(torch.arange(1), nodes), moment)
+            one = self._node_sum if self._execution.path == "loop" else self._sum
+            some, _ = one(shared, *self._inputs(torch.arange(1), nodes), moment)
             total = map_leaves(torch.zeros_like, some)
         if total is None:  # every upload was lost
             none = torch.zeros_like(self.fleet.penalty)
@@ -319,7 +324,7 @@ class LocalEngine:
             except (RuntimeError, MemoryError) as error:
                 if not _out_of_memory(error):
                     raise
-                self._shrink(error)
+                self._shrink(error, min(self.chunk, len(positions) - done))
             positions = positions[done:]
         return total
 
@@ -493,14 +498,15 @@ class LocalEngine:
         )
         return mine
 
-    def _shrink(self, error: BaseException) -> None:
-        if self.chunk == 1:
+    def _shrink(self, error: BaseException, nodes: int) -> None:
+        """Fewer at once than the `nodes` that were too many."""
+        if nodes == 1:
             raise SettingError(
                 f"not even one node fits the memory of {self._execution.device} "
                 f"({str(error).splitlines()[0]})",
                 "use a smaller model or fewer samples per node, or another device",
             ) from error
-        self.chunk = -(-self.chunk // 2)
+        self.chunk = -(-nodes // 2)
         for recorder in (self._sum, self._whole):
             recorder.forget()
         if self._copies is not None:
@@ -565,10 +571,6 @@ def _store(
     cohorts: Sequence[Cohort], mine: range, execution: Execution, axis: int
 ) -> NodeStore | StackedStores:
     """The samples of the nodes computed here, padded to one shape for all cohorts."""
-    if len({len(one.federation.sources) for one in cohorts}) > 1:
-        raise DataError(
-            "the repeats have different numbers of source nodes", "train them one by one"
-        )
     lengths = [longest_sets(one.federation.sources) for one in cohorts]
     sizes = max(support for support, _ in lengths), max(query for _, query in lengths)
     stores = []

@@ -116,7 +116,11 @@ def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
         outputs[:] = [form]
         return results
 
-    operations = make_fx(flat)(*leaves)
+    # Tensors without values: what looks at one fails here or is recorded as the look it is, and no
+    # value becomes a constant. Each is an object of its own, also where one was given twice.
+    operations = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
+        *(leaf.detach() for leaf in leaves)
+    )
     form = outputs[0]
 
     def replay(*arguments: Any) -> Any:
