@@ -13,7 +13,9 @@ from benchmarks.problems import Problem
 from benchmarks.results import Entry
 from benchmarks.timing import float32_rounding, interleaved
 
-TOLERANCE = 1e-4  # of the change of θ over two rounds
+# Of the change of θ over two rounds. Rounding alone gives 1e-6, but now and then two pixels of a
+# pooling window are so near that it decides which is the larger one.
+TOLERANCE = 1e-3
 
 
 class Disagreement(Exception):  # noqa: N818
@@ -145,7 +147,7 @@ def check_agreement(problem: Problem, competitors: Mapping[str, Round], device: 
     """Let everyone do two rounds (in the second one duals count) and compare θ with our own.
 
     Raises:
-        Disagreement: if someone's change of θ differs from ours by more than 1e-4 of it.
+        Disagreement: if someone's change of θ differs from ours by more than 1e-3 of it.
     """
     start = {name: leaf.detach() for name, leaf in problem.module(device).named_parameters()}
     reached = {}

@@ -28,11 +28,10 @@ def evaluate(
 
             return fused.evaluate(free, first, second, geometry, bias)
         output = products.evaluate(free, first, second, geometry)
-    else:
-        output = native.evaluate(free, first, second, geometry)
-    if bias is None:
-        return output
-    return output + bias.reshape(len(bias), 1, -1, *[1] * len(geometry.stride))
+        if bias is None:
+            return output
+        return output + bias.reshape(len(bias), 1, -1, *[1] * len(geometry.stride))
+    return native.evaluate(free, first, second, geometry, bias)
 
 
 def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:

@@ -15,26 +15,34 @@ from torch import Tensor
 from fedmeta.nodewise.geometry import Geometry, Slot
 
 
-def evaluate(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
-    """The derivative of ⟨g, x ∗ w⟩ by the slot `free`; operands in the order x, w, g."""
-    nodes = max(len(first), len(second))
+def evaluate(
+    free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None = None
+) -> Tensor:
+    """The derivative of ⟨g, x ∗ w + b⟩ by the slot `free`; operands in the order x, w, g."""
+    biases = 1 if bias is None else len(bias)
+    nodes = max(len(first), len(second), biases)
     weight = {"g": second, "x": first}.get(free)
-    if weight is not None and len(weight) == 1:
+    if weight is not None and len(weight) == biases == 1:
         images = first if free == "g" else second
         batch = images.flatten(0, 1)
         operands = (batch, weight[0]) if free == "g" else (weight[0], batch)
-        together: Tensor = _call(free, *operands, geometry).unflatten(0, images.shape[:2])
-        return together
+        shared = None if bias is None else bias[0]
+        large: Tensor = _call(free, *operands, geometry, shared).unflatten(0, images.shape[:2])
+        return large
     first, second = (t.expand(nodes, *t.shape[1:]) for t in (first, second))
+    each = None if bias is None else bias.expand(nodes, -1)
     if geometry.groups > 1:
-        return _as_groups(free, first, second, geometry)
-    pairs = list(zip(first.unbind(), second.unbind(), strict=True))
-    results = [_call(free, one, other, geometry) for one, other in pairs]
+        return _as_groups(free, first, second, geometry, each)
+    rows = [None] * nodes if each is None else list(each.unbind())
+    results = [
+        _call(free, one, other, geometry, row)
+        for one, other, row in zip(first.unbind(), second.unbind(), rows, strict=True)
+    ]
     if free == "w":
         return torch.stack(results)
     # Side by side along the batch, which keeps the images' layout in memory.
-    apart: Tensor = torch.cat(results).unflatten(0, (nodes, -1))
-    return apart
+    joined: Tensor = torch.cat(results).unflatten(0, (nodes, -1))
+    return joined
 
 
 def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
@@ -42,9 +50,9 @@ def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, T
     nodes = max(len(x), len(g))
     x, g = (t.expand(nodes, *t.shape[1:]) for t in (x, g))
     if geometry.groups > 1:
-        return _as_groups("w", x, g, geometry), g.sum((1, *range(3, g.ndim)))
+        return _as_groups("w", x, g, geometry, None), g.sum((1, *range(3, g.ndim)))
     pairs = [
-        _backward(_laid_out(one), _laid_out(other), _like_weight(other, geometry), geometry)
+        _backward(_laid_out(one), _laid_out(other), _room(geometry.kernel, other), geometry)
         for one, other in zip(x.unbind(), g.unbind(), strict=True)
     ]
     return torch.stack([w for w, _ in pairs]), torch.stack([b for _, b in pairs])
@@ -59,7 +67,9 @@ def _backward(x: Tensor, g: Tensor, unseen: Tensor, geometry: Geometry) -> tuple
     return by_weight, by_bias
 
 
-def _as_groups(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
+def _as_groups(
+    free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None
+) -> Tensor:
     nodes = len(first)
     wide = replace(
         geometry,
@@ -76,25 +86,33 @@ def _as_groups(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) ->
         kernels: Tensor = result.unflatten(0, (nodes, geometry.kernel[0]))
         return kernels
     if free == "g":
-        result = _call(free, side_by_side(first), second.flatten(0, 1), wide)
+        result = _call(
+            free,
+            side_by_side(first),
+            second.flatten(0, 1),
+            wide,
+            None if bias is None else bias.flatten(),
+        )
     else:
         result = _call(free, first.flatten(0, 1), side_by_side(second), wide)
     images: Tensor = result.unflatten(1, (nodes, -1)).transpose(0, 1)
     return images
 
 
-def _call(free: Slot, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
+def _call(
+    free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None = None
+) -> Tensor:
     """One call of torch for one set of weights, without a node axis."""
     motion = _motion(geometry)
     first, second = _laid_out(first), _laid_out(second)
     if free == "g":
-        return torch.convolution(first, second, None, *motion)
+        return torch.convolution(first, second, bias, *motion)
     # torch wants to see the operand it differentiates by, but looks at its shape and layout alone.
     if free == "x":
-        unseen = _laid_out(second.new_empty((len(second), *geometry.inputs)))
+        unseen = _room((len(second), *geometry.inputs), second)
         wanted, operands = [True, False, False], (second, unseen, first)
     else:
-        unseen = _like_weight(second, geometry)
+        unseen = _room(geometry.kernel, second)
         wanted, operands = [False, True, False], (second, first, unseen)
     by_input, by_weight, _ = torch.ops.aten.convolution_backward(*operands, None, *motion, wanted)
     result: Tensor = by_input if free == "x" else by_weight
@@ -112,8 +130,10 @@ def _motion(geometry: Geometry) -> tuple[Any, ...]:
     )
 
 
-def _like_weight(like: Tensor, geometry: Geometry) -> Tensor:
-    return _laid_out(like.new_empty(geometry.kernel))
+def _room(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A tensor to be looked at from outside: its shape, type and layout."""
+    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
 
 
 def _laid_out(tensor: Tensor) -> Tensor:

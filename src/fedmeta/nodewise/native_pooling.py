@@ -21,7 +21,7 @@ def maxima(images: Tensor, window: Window) -> tuple[Tensor, Tensor]:
 def unpool(gradient: Tensor, places: Tensor, size: torch.Size, window: Window) -> Tensor:
     """Every gradient at the pixel of its maximum."""
     flat = _flat(gradient)
-    unseen = _channels_last(flat.new_empty((*flat.shape[:2], *size)))  # for its shape and layout
+    unseen = _room(flat, size)
     result = _aten.max_pool2d_with_indices_backward(flat, unseen, *_motion(window), _flat(places))
     return _as(result, gradient)
 
@@ -41,7 +41,7 @@ def averages(images: Tensor, window: Window) -> Tensor:
 def spread(gradient: Tensor, size: torch.Size, window: Window) -> Tensor:
     """Every gradient in equal shares over the pixels of its window."""
     flat = _flat(gradient)
-    unseen = _channels_last(flat.new_empty((*flat.shape[:2], *size)))
+    unseen = _room(flat, size)
     return _as(_aten.avg_pool2d_backward(flat, unseen, *_shares(window)), gradient)
 
 
@@ -56,6 +56,13 @@ def _shares(window: Window) -> tuple[Any, ...]:
 
 def _flat(images: Tensor) -> Tensor:
     return _channels_last(images.unsqueeze(0) if images.ndim == 3 else images.flatten(0, -4))
+
+
+def _room(gradient: Tensor, size: torch.Size) -> Tensor:
+    """Images of a size to be looked at from outside: their shape, type and layout."""
+    shape = (*gradient.shape[:2], *size)
+    layout = torch.channels_last
+    return torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=layout)
 
 
 def _channels_last(images: Tensor) -> Tensor:
