@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "fedmeta",  # the same figures give the same file
 }
-_COLOURS = ("#0b6e99", "#c8553d", "#588157", "#7b4fa6", "#b8860b", "#555555", "#d16ba5")
+_COLOURS = (
+    "#0b6e99", "#c8553d", "#588157", "#7b4fa6", "#b8860b", "#555555", "#d16ba5", "#3fb8af",
+)  # fmt: skip
 
 
 def draw(entries: Sequence[Entry], folder: Path) -> list[str]:
@@ -60,7 +63,7 @@ def _rounds(axes: Axes, entries: Sequence[Entry]) -> bool:
     """Everyone's time over ours, a line per figure."""
     rows = _compared(entries)[::-1]
     peers = sorted({peer for row in rows for peer in row.peer_ms})
-    for peer, colour in zip(peers, _COLOURS, strict=False):
+    for peer, colour in zip(peers, cycle(_COLOURS), strict=False):
         places = [place for place, row in enumerate(rows) if peer in row.peer_ms]
         ratios = [rows[place].ratio(peer) for place in places]
         axes.plot(ratios, places, "o", color=colour, label=peer)
@@ -70,7 +73,7 @@ def _rounds(axes: Axes, entries: Sequence[Entry]) -> bool:
     axes.set_xscale("log")
     axes.set_xlabel("time over ours (1 is fedmeta)")
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
-    axes.figure.legend(loc="outside upper center", ncols=4)
+    axes.figure.legend(loc="outside upper center", ncols=3)
     return bool(rows)
 
 
@@ -82,7 +85,7 @@ def _label(row: Entry) -> str:
 def _nodes(axes: Axes, entries: Sequence[Entry]) -> bool:
     """Time of a round against the number of nodes, with a straight line beside each."""
     rows = [entry for entry in entries if entry.name == "scaling_nodes"]
-    for machine, colour in zip(_machines(rows), _COLOURS, strict=False):
+    for machine, colour in zip(_machines(rows), cycle(_COLOURS), strict=False):
         mine = sorted((row for row in rows if row.machine == machine), key=lambda row: row.nodes)
         counts = [row.nodes for row in mine]
         axes.plot(counts, [row.median_ms for row in mine], "o-", color=colour, label=machine)
@@ -96,7 +99,7 @@ def _nodes(axes: Axes, entries: Sequence[Entry]) -> bool:
 def _parameters(axes: Axes, entries: Sequence[Entry]) -> bool:
     """Time of a round against the number of parameters, ours and with an explicit Hessian."""
     rows = [entry for entry in entries if entry.name == "scaling_parameters"]
-    for machine, colour in zip(_machines(rows), _COLOURS, strict=False):
+    for machine, colour in zip(_machines(rows), cycle(_COLOURS), strict=False):
         mine = [row for row in rows if row.machine == machine]
         ours = sorted((parameters(row.network), row.median_ms) for row in mine)
         theirs = sorted(
