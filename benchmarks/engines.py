@@ -31,18 +31,20 @@ def measure(bench: Bench) -> Iterator[Entry]:
             }
         )
         # Flower apart: even between its rounds ray's processes take time from whoever is next. And
-        # with the small network only, where its messages are the point.
-        try:
-            if problem.shape != (64,):
-                raise Missing("it is compared on the perceptron")
-            with flower_simulation(problem, bench.device) as simulated:
-                flower = with_peers({"flower": lambda: simulated})
-        except Missing as missing:
-            bench.say(f"  flower left out: {missing}")
-            flower = None
+        # with the small network only: on the other one its θ stayed where it was.
+        flower = _with_flower(bench, problem) if problem.shape == (64,) else None
         if row is not None:
             others = {} if flower is None else flower.peer_ms
             yield replace(row, peer_ms=row.peer_ms | others)
+
+
+def _with_flower(bench: Bench, problem: Problem) -> Entry | None:
+    try:
+        with flower_simulation(problem, bench.device) as simulated:
+            return _compare(bench, problem, {"flower": lambda: simulated})
+    except Missing as missing:
+        bench.say(f"  flower left out: {missing}")
+        return None
 
 
 def _compare(bench: Bench, problem: Problem, peers: dict[str, Callable[[], Round]]) -> Entry | None:

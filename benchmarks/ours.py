@@ -11,8 +11,9 @@ from benchmarks.peers import Round, Theta
 from benchmarks.problems import SEED, Problem
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, PerFedAvg
 from fedmeta.data import Scaling
+from fedmeta.engines.cohort import Cohort
 from fedmeta.engines.execution import Execution, Precision, machine
-from fedmeta.engines.local import Cohort, LocalEngine
+from fedmeta.engines.local import LocalEngine
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.objective import Adaptation, Curvature
 

@@ -13,9 +13,10 @@ from torch.func import functional_call
 from fedmeta import losses
 from fedmeta.algorithms import Algorithm, NodeState, PlatformState
 from fedmeta.data import Federation, Node, Scaling, Task, unpacked
+from fedmeta.engines.cohort import Cohort
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.local import Cohort, LocalEngine
+from fedmeta.engines.local import LocalEngine
 from fedmeta.functional import FunctionalModel, functionalise
 from fedmeta.losses import Loss
 from fedmeta.objective import Objective

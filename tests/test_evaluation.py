@@ -7,8 +7,9 @@ from torch import nn
 
 from fedmeta.algorithms import FedAvg
 from fedmeta.data import Federation, unpacked
+from fedmeta.engines.cohort import node_keys
 from fedmeta.engines.execution import Execution
-from fedmeta.engines.local import Layout, node_keys
+from fedmeta.engines.layout import Layout
 from fedmeta.errors import DataError
 from fedmeta.evaluation import Evaluation, evaluate, evaluate_model, statistics
 from fedmeta.job import TrainingSettings

@@ -15,9 +15,9 @@ from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.packing import NodeData, Samples
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling
+from fedmeta.engines.cohort import node_keys
 from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.local import node_keys
 from fedmeta.engines.samples import NodeStore
 from fedmeta.errors import DataError
 from fedmeta.meta_model import MetaModel

@@ -13,9 +13,10 @@ from fedmeta.algorithms.base import Algorithm, PlatformState
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling, fit_scaling
+from fedmeta.engines.cohort import Cohort
 from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.layout import Layout
-from fedmeta.engines.local import Cohort, LocalEngine
+from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.ranks import Ranks
 from fedmeta.engines.resolution import lay_out
 from fedmeta.errors import DataError, require, require_whole

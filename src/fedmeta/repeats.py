@@ -17,7 +17,8 @@ import torch
 from fedmeta.algorithms.base import PlatformState
 from fedmeta.data.description import describe
 from fedmeta.engines.execution import machine
-from fedmeta.engines.local import LocalEngine, Reading
+from fedmeta.engines.local import LocalEngine
+from fedmeta.engines.reading import Reading
 from fedmeta.errors import DivergedError, SettingError
 from fedmeta.evaluation import Evaluation
 from fedmeta.job import Job

@@ -16,10 +16,12 @@ from torch import Tensor
 from engines.runs import CHUNKED, VALUES, dropping, everything, run
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.engines import recording
+from fedmeta.engines.cohort import Cohort
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout
-from fedmeta.engines.local import Cohort, LocalEngine, Reading, readable
+from fedmeta.engines.local import LocalEngine, readable
 from fedmeta.engines.ranks import Ranks
+from fedmeta.engines.reading import Reading
 from fedmeta.errors import DataError, SettingError
 from fedmeta.functional import functionalise
 from fedmeta.job import TrainingSettings

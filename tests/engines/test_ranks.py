@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from engines.runs import CHUNKED, VALUES, seeded
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.engines.cohort import Cohort
 from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.local import Cohort, LocalEngine
+from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.ranks import Ranks, current, started
 from fedmeta.errors import SettingError
 from fedmeta.losses import cross_entropy

@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -26,12 +25,12 @@ from fedmeta.algorithms.base import (
     NodeState,
     PlatformState,
 )
-from fedmeta.data.federation import Federation, Node
 from fedmeta.data.packing import NodeData, longest_sets
-from fedmeta.data.scaling import Scaling
+from fedmeta.engines.cohort import Cohort, Standing, facts_at, standing_of
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout
 from fedmeta.engines.ranks import Ranks
+from fedmeta.engines.reading import Reading
 from fedmeta.engines.recording import Recorder
 from fedmeta.engines.samples import NodeStore, StackedStores, fits_resident, rows_of
 from fedmeta.engines.states import Index, allocate, as_kernels_like, write
@@ -41,75 +40,10 @@ from fedmeta.participation import Participation
 from fedmeta.storage import payload_bytes
 from fedmeta.tree import Tree, map_leaves
 
-_NODES, _PARTICIPATION = 21, 22  # purposes of the two families of random draws
+_PARTICIPATION = 22  # the purpose of the draw of who is counted
 _AHEAD = 4  # chunks per thread handed out at a time
 
 _log = logging.getLogger("fedmeta")
-
-
-@dataclass(frozen=True, eq=False)
-class Cohort:
-    """Who is trained: a federation with its scaling, and the seed of all random draws.
-
-    Args:
-        federation: the nodes and their samples.
-        scaling: what inputs are centred and divided by.
-        seed: of every random draw.
-    """
-
-    federation: Federation
-    scaling: Scaling
-    seed: int
-
-
-class Reading(Mapping[str, float]):
-    """The numbers of a round. They leave the device on their own; the first look waits for them.
-
-    Args:
-        names: what they are.
-        values: the numbers, on the host or on their way there, and last a 0 if θ is finite; with
-            several cohorts a row for each.
-        known: further numbers that were known before.
-        arrival: when the values have arrived; None: they have.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        values: Tensor,
-        known: Mapping[str, float],
-        arrival: torch.cuda.Event | None,
-    ) -> None:
-        self._names, self._values, self._known, self._arrival = names, values, known, arrival
-
-    def of(self, repeat: int) -> Reading:
-        """The numbers of one of several cohorts."""
-        return Reading(self._names, self._values[repeat], self._known, self._arrival)
-
-    @property
-    def finite(self) -> bool:
-        """Whether all numbers and the model's parameters are."""
-        return bool(torch.isfinite(self._arrived()).all())
-
-    def _arrived(self) -> Tensor:
-        if self._arrival is not None:
-            self._arrival.synchronize()
-            self._arrival = None
-        return self._values
-
-    def _read(self) -> dict[str, float]:
-        # The last value is not for people: it says whether θ is finite.
-        values = self._arrived()[:-1].tolist()
-        return {**self._known, **dict(zip(self._names, values, strict=True))}
-
-    def __getitem__(self, name: str) -> float:
-        return self._read()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
 
 
 class RoundResult(NamedTuple):
@@ -122,15 +56,6 @@ class RoundResult(NamedTuple):
 
 _Step = tuple[Contribution, Tree, Mapping[str, Tree], Metrics]
 """What a round computes: Σ contributions, θ, the platform's memory, and the numbers to log."""
-
-
-class _Standing(NamedTuple):
-    """What is fixed about every node: tensors with a node axis, see `Facts`."""
-
-    weight: Tensor
-    penalty: Tensor
-    position: Tensor
-    key: Tensor
 
 
 class LocalEngine:
@@ -172,13 +97,15 @@ class LocalEngine:
                 "the repeats have different numbers of source nodes", "train them one by one"
             )
         self._mine = ranks.share(count)
-        standing = [_standing(algorithm, one, layout.execution) for one in cohorts]
+        standing = [standing_of(algorithm, one, layout.execution) for one in cohorts]
         penalty = [one.penalty.sum() for one in standing]
-        self._standing: _Standing = self._join([self._cut(one) for one in standing])
+        self._standing: Standing = self._join([self._cut(one) for one in standing])
         self._weight = self._join([one.weight for one in standing])
         self.fleet = Fleet(self._join(penalty), count)
         self._draws = randomness.fold(randomness.key(cohorts[0].seed), _PARTICIPATION)
         self._store = _store(cohorts, self._mine, layout.execution, self._axis)
+        self._chunk_sum = self._lift(self._sum_of_chunk, (0, 0, 0, 0, None))
+        self._platform_step = self._lift(self._step_of_platform)
         self._sum, self._platform = Recorder(self._chunk_sum), Recorder(self._platform_step)
         self._whole = Recorder(self._whole_round)
         self._bytes: dict[str, float] = {}  # per node and round; the same in every round
@@ -201,9 +128,9 @@ class LocalEngine:
             state = self._algorithm.init(theta, Fleet(penalty, self.fleet.nodes))
             return state.theta, state.memory
 
-        def some_nodes(theta: Tree, standing: _Standing) -> NodeState:
+        def some_nodes(theta: Tree, standing: Standing) -> NodeState:
             init = torch.func.vmap(lambda facts: self._algorithm.init_node(theta, facts))
-            return init(_facts(standing, torch.zeros_like(standing.position[0])))
+            return init(facts_at(standing, torch.zeros_like(standing.position[0])))
 
         theta = {name: as_kernels_like(leaf, self._axis) for name, leaf in theta.items()}
         state = PlatformState(*self._lift(one_platform)(theta, self.fleet.penalty))
@@ -278,7 +205,7 @@ class LocalEngine:
         memory: dict[str, Tree],
         mine: NodeState,
         data: NodeData,
-        standing: _Standing,
+        standing: Standing,
         moment: Tensor,
         penalty: Tensor,
         weight: Tensor,
@@ -373,38 +300,30 @@ class LocalEngine:
         finally:
             wait(queue)
 
-    def _chunk_sum(
-        self, shared: Tree, mine: NodeState, data: NodeData, standing: _Standing, moment: Tensor
+    def _sum_of_chunk(
+        self, shared: Tree, mine: NodeState, data: NodeData, standing: Standing, moment: Tensor
     ) -> tuple[Contribution, NodeState]:
-        """Σ contributions and new states of a chunk of nodes: pure, for one cohort or several."""
+        """Σ contributions and new states of a chunk of nodes: pure."""
 
-        def one(
-            shared: Tree, mine: NodeState, data: NodeData, standing: _Standing
-        ) -> tuple[Contribution, NodeState]:
-            def step(
-                node: NodeState, data: NodeData, facts: Facts
-            ) -> tuple[Contribution, NodeState]:
-                return self._algorithm.node_step(self._objective, shared, node, data, facts)
+        def step(node: NodeState, data: NodeData, facts: Facts) -> tuple[Contribution, NodeState]:
+            return self._algorithm.node_step(self._objective, shared, node, data, facts)
 
-            contributions, states = torch.func.vmap(step)(mine, data, _facts(standing, moment))
-            return map_leaves(lambda leaf: leaf.sum(0), contributions), states
-
-        result: tuple[Contribution, NodeState] = self._lift(one)(shared, mine, data, standing)
-        return result
+        contributions, states = torch.func.vmap(step)(mine, data, facts_at(standing, moment))
+        return map_leaves(lambda leaf: leaf.sum(0), contributions), states
 
     def _node_sum(
-        self, shared: Tree, mine: NodeState, data: NodeData, standing: _Standing, moment: Tensor
+        self, shared: Tree, mine: NodeState, data: NodeData, standing: Standing, moment: Tensor
     ) -> tuple[Contribution, NodeState]:
         """The same for a single node as it is, without padding."""
         node, samples, facts = map_leaves(
-            lambda leaf: leaf[0], (mine, data, _facts(standing, moment))
+            lambda leaf: leaf[0], (mine, data, facts_at(standing, moment))
         )
         contribution, state = self._algorithm.node_step(
             self._objective, shared, node, samples, facts
         )
         return contribution, map_leaves(lambda leaf: leaf.unsqueeze(0), state)
 
-    def _platform_step(
+    def _step_of_platform(
         self,
         theta: Tree,
         memory: dict[str, Tree],
@@ -412,30 +331,17 @@ class LocalEngine:
         penalty: Tensor,
         weight: Tensor,
     ) -> tuple[Tree, Mapping[str, Tree], Metrics]:
-        """The platform's step and all numbers of the round: pure, for one cohort or several."""
+        """The platform's step and all numbers of the round: pure."""
+        before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
+        after, metrics = self._algorithm.platform_step(before, total, fleet)
+        metrics = {**metrics, **readable(total.metrics, weight)}
+        # The last one is for us: NaN if a parameter is not finite, else 0.
+        wrong = torch.stack([(leaf - leaf).sum() for leaf in after.theta.values()]).sum()
+        values = {**metrics, "": wrong}
+        double = {name: value.to(torch.float64) for name, value in values.items()}
+        return after.theta, after.memory, double
 
-        def one(
-            theta: Tree,
-            memory: dict[str, Tree],
-            total: Contribution,
-            penalty: Tensor,
-            weight: Tensor,
-        ) -> tuple[Tree, Mapping[str, Tree], Metrics]:
-            before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
-            after, metrics = self._algorithm.platform_step(before, total, fleet)
-            metrics = {**metrics, **readable(total.metrics, weight)}
-            # The last one is for us: NaN if a parameter is not finite, else 0.
-            wrong = torch.stack([(leaf - leaf).sum() for leaf in after.theta.values()]).sum()
-            values = {**metrics, "": wrong}
-            double = {name: value.to(torch.float64) for name, value in values.items()}
-            return after.theta, after.memory, double
-
-        result: tuple[Tree, Mapping[str, Tree], Metrics] = self._lift(one)(
-            theta, memory, total, penalty, weight
-        )
-        return result
-
-    def _inputs(self, rows: Tensor, nodes: NodeState) -> tuple[NodeState, NodeData, _Standing]:
+    def _inputs(self, rows: Tensor, nodes: NodeState) -> tuple[NodeState, NodeData, Standing]:
         """States, samples and standing facts of the nodes at some positions, on the device."""
         if self._copies is not None and self._execution.streams:
             main = torch.cuda.current_stream()
@@ -484,18 +390,17 @@ class LocalEngine:
                 place = nodes[slot][name]
                 write(place, self._index(rows, place.device), leaf)
 
-    def _lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function if self._axis == 0 else torch.func.vmap(function)
+    def _lift(self, function: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
+        """A function of one cohort as one of several, if there are."""
+        return function if self._axis == 0 else torch.func.vmap(function, axes)
 
     def _join(self, parts: Sequence[Any]) -> Any:
         if self._axis == 0:
             return parts[0]
         return map_leaves(lambda *leaves: torch.stack(leaves), *parts)
 
-    def _cut(self, standing: _Standing) -> _Standing:
-        mine: _Standing = map_leaves(
-            lambda leaf: leaf[self._mine.start : self._mine.stop], standing
-        )
+    def _cut(self, standing: Standing) -> Standing:
+        mine: Standing = map_leaves(lambda leaf: leaf[self._mine.start : self._mine.stop], standing)
         return mine
 
     def _shrink(self, error: BaseException, nodes: int) -> None:
@@ -542,29 +447,6 @@ def readable(sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
         else:
             values[name] = total / weight if name.endswith("loss") else total
     return values
-
-
-def node_keys(nodes: Sequence[Node], seed: int) -> Tensor:
-    """A random key per node that depends on the seed and the node's name alone."""
-    names = torch.tensor([randomness.name_key(node.name) for node in nodes], dtype=torch.int64)
-    return randomness.fold(randomness.fold(randomness.key(seed), _NODES), names)
-
-
-def _standing(algorithm: Algorithm, cohort: Cohort, execution: Execution) -> _Standing:
-    sources = cohort.federation.sources
-    sizes = torch.tensor([node.size for node in sources], dtype=torch.float64)
-    weights = (sizes / sizes.sum()).to(execution.torch_dtype)
-    penalties = algorithm.penalties([node.name for node in sources], weights)
-    places = torch.arange(len(sources))
-    standing = _Standing(weights, penalties, places, node_keys(sources, cohort.seed))
-    moved: _Standing = map_leaves(lambda leaf: leaf.to(execution.torch_device), standing)
-    return moved
-
-
-def _facts(standing: _Standing, moment: Tensor) -> Facts:
-    weight, penalty, position, key = standing
-    time = moment.to(weight.dtype).expand_as(weight)
-    return Facts(weight, penalty, time, position, randomness.fold(key, moment))
 
 
 def _store(

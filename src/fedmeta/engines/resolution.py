@@ -14,6 +14,7 @@ from fedmeta.algorithms.base import Algorithm
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import longest_sets, pack
 from fedmeta.data.scaling import Scaling
+from fedmeta.engines.cohort import Cohort
 from fedmeta.engines.execution import (
     Execution,
     chosen_path,
@@ -22,7 +23,7 @@ from fedmeta.engines.execution import (
     resolved,
 )
 from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.local import Cohort, LocalEngine
+from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.samples import data_bytes, fits_resident
 from fedmeta.errors import ModelError
 from fedmeta.functional import FunctionalModel

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmeta.nodewise.mapping import front
+
 _aten = torch.ops.aten
 
 
@@ -71,7 +73,7 @@ class _Slope(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], gradient: Tensor, output: Tensor, alpha: float
     ) -> Any:
-        return _Slope.apply(*_front(info, in_dims, gradient, output), alpha), 0
+        return _Slope.apply(*front(info, in_dims, gradient, output), alpha), 0
 
 
 class _WhereNegative(torch.autograd.Function):
@@ -91,11 +93,4 @@ class _WhereNegative(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], values: Tensor, output: Tensor) -> Any:
-        return _WhereNegative.apply(*_front(info, in_dims, values, output)), 0
-
-
-def _front(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> list[Tensor]:
-    return [
-        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in zip(tensors, in_dims, strict=False)
-    ]
+        return _WhereNegative.apply(*front(info, in_dims, values, output)), 0

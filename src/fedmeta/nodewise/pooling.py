@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedmeta.nodewise import native_pooling
 from fedmeta.nodewise.kernels import has_triton
+from fedmeta.nodewise.mapping import front
 from fedmeta.nodewise.windows import Window
 
 
@@ -65,7 +66,7 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], images: Tensor, window: Window) -> Any:
-        return _Maxima.apply(*_front(info, in_dims, images), window), (0, 0)
+        return _Maxima.apply(*front(info, in_dims, images), window), (0, 0)
 
 
 class _Unpool(torch.autograd.Function):
@@ -94,7 +95,7 @@ class _Unpool(torch.autograd.Function):
         size: torch.Size,
         window: Window,
     ) -> Any:
-        return _Unpool.apply(*_front(info, in_dims, gradient, places), size, window), 0
+        return _Unpool.apply(*front(info, in_dims, gradient, places), size, window), 0
 
 
 class _Pick(torch.autograd.Function):
@@ -119,7 +120,7 @@ class _Pick(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], images: Tensor, places: Tensor, window: Window
     ) -> Any:
-        return _Pick.apply(*_front(info, in_dims, images, places), window), 0
+        return _Pick.apply(*front(info, in_dims, images, places), window), 0
 
 
 class _Averages(torch.autograd.Function):
@@ -138,7 +139,7 @@ class _Averages(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], images: Tensor, window: Window) -> Any:
-        return _Averages.apply(*_front(info, in_dims, images), window), 0
+        return _Averages.apply(*front(info, in_dims, images), window), 0
 
 
 class _Spread(torch.autograd.Function):
@@ -160,12 +161,4 @@ class _Spread(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], gradient: Tensor, size: torch.Size, window: Window
     ) -> Any:
-        return _Spread.apply(*_front(info, in_dims, gradient), size, window), 0
-
-
-def _front(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> list[Tensor]:
-    """Tensors with the mapped axis first."""
-    return [
-        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in zip(tensors, in_dims, strict=False)
-    ]
+        return _Spread.apply(*front(info, in_dims, gradient), size, window), 0
