@@ -247,7 +247,7 @@ def meta_gradient(
         return r, loss
     for product in reversed(products):
         moved = {n: leaf if n in moves else torch.zeros_like(leaf) for n, leaf in r.items()}
-        r = tree.subtract(r, tree.scale(adaptation.step_size, product(moved)))
+        r = tree.descend(r, adaptation.step_size, product(moved))
     return r, loss
 
 
@@ -266,7 +266,7 @@ def local_descent(
         batch = _batch(samples, batch_size, key, step)
         gradient, loss = objective.gradient(theta, batch, objective.stream(key, _SUPPORT, step))
         first = loss if first is None else first
-        theta = tree.combine(1.0, theta, -step_size, gradient)
+        theta = tree.descend(theta, step_size, gradient)
     assert first is not None, "algorithms check that there is at least one step"
     return theta, first
 
@@ -311,10 +311,10 @@ def _linearise(
 
 
 def _descend(theta: Tree, step_size: float, gradient: Tree, moves: frozenset[str]) -> Tree:
-    return {
-        name: leaf - step_size * gradient[name] if name in moves else leaf
-        for name, leaf in theta.items()
-    }
+    moved = tree.descend(
+        {name: theta[name] for name in theta if name in moves}, step_size, gradient
+    )
+    return {name: moved.get(name, leaf) for name, leaf in theta.items()}
 
 
 def _stream(key: Tensor | None, purpose: int, step: int) -> Tensor | None:

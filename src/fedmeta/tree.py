@@ -15,6 +15,8 @@ from torch.utils import _pytree as pytree
 
 Tree = dict[str, Tensor]
 
+_MOST = 1e38  # what GPU kernels take as a factor of float32 numbers
+
 
 def transform(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
     """Apply a function leaf by leaf.
@@ -29,22 +31,29 @@ def transform(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> 
 
 def add(a: Tree, b: Tree) -> Tree:
     """a + b."""
-    if _in_one_launch(a, b):
-        return _named(a, torch._foreach_add(_leaves(a), _leaves(b, a)))
+    if _on_gpu(a, b):
+        return _in_one_launch(a, 1.0, b)
     return {name: leaf + b[name] for name, leaf in a.items()}
 
 
 def subtract(a: Tree, b: Tree) -> Tree:
     """a − b."""
-    if _in_one_launch(a, b):
-        return _named(a, torch._foreach_sub(_leaves(a), _leaves(b, a)))
+    if _on_gpu(a, b):
+        return _in_one_launch(a, -1.0, b)
     return {name: leaf - b[name] for name, leaf in a.items()}
+
+
+def descend(a: Tree, length: float, b: Tree) -> Tree:
+    """a − length · b, a gradient step."""
+    if _on_gpu(a, b) and abs(length) < _MOST:
+        return _in_one_launch(a, -length, b)
+    return {name: leaf - length * b[name] for name, leaf in a.items()}
 
 
 def scale(factor: Tensor | float, a: Tree) -> Tree:
     """factor · a."""
-    if _in_one_launch(a, {"factor": factor} if isinstance(factor, Tensor) else {}):
-        return _named(a, torch._foreach_mul(_leaves(a), factor))
+    if _unmapped_on_gpu(a, {"factor": factor} if isinstance(factor, Tensor) else {}):
+        return dict(zip(a, torch._foreach_mul(list(a.values()), factor), strict=True))
     return {name: factor * leaf for name, leaf in a.items()}
 
 
@@ -65,23 +74,66 @@ def squared_norm(a: Tree) -> Tensor:
         >>> squared_norm({"a": torch.tensor([3.0, 4.0])})
         tensor(25.)
     """
-    if _in_one_launch(a):
-        return torch.stack(torch._foreach_norm(_leaves(a))).square().sum()
+    if _unmapped_on_gpu(a):
+        return torch.stack(torch._foreach_norm(list(a.values()))).square().sum()
     return torch.stack([leaf.square().sum() for leaf in a.values()]).sum()
 
 
-def _in_one_launch(*trees: Tree) -> bool:
+def _on_gpu(*trees: Tree) -> bool:
+    return all(leaf.is_cuda for tree in trees for leaf in tree.values())
+
+
+def _unmapped_on_gpu(*trees: Tree) -> bool:
     """Whether torch can do all leaves in one GPU kernel: plain tensors, not mapped over nodes."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(leaf.is_cuda and not wrapped(leaf) for tree in trees for leaf in tree.values())
+    return _on_gpu(*trees) and not any(wrapped(leaf) for tree in trees for leaf in tree.values())
 
 
-def _leaves(a: Tree, like: Tree | None = None) -> list[Tensor]:
-    return [a[name] for name in (a if like is None else like)]
+def _in_one_launch(a: Tree, factor: float, b: Tree) -> Tree:
+    """a + factor · b."""
+    leaves = _Shift.apply(factor, *a.values(), *(b[name] for name in a))  # type: ignore[no-untyped-call]
+    return dict(zip(a, leaves, strict=True))
 
 
-def _named(like: Tree, leaves: Sequence[Tensor]) -> Tree:
-    return dict(zip(like, leaves, strict=True))
+class _Shift(torch.autograd.Function):
+    """a + factor · b for the leaves of a, then those of b: one GPU kernel where shapes agree."""
+
+    @staticmethod
+    def forward(factor: float, *leaves: Tensor) -> tuple[Tensor, ...]:
+        half = len(leaves) // 2
+        return tuple(torch._foreach_add(leaves[:half], leaves[half:], alpha=factor))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.factor = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return (None, *gradients, *(ctx.factor * g for g in gradients))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], factor: float, *leaves: Tensor
+    ) -> tuple[Any, Any]:
+        fronted = [
+            leaf.expand(info.batch_size, *leaf.shape) if dim is None else leaf.movedim(dim, 0)
+            for leaf, dim in zip(leaves, in_dims[1:], strict=True)
+        ]
+        shifted = _Shift.apply(factor, *fronted)  # type: ignore[no-untyped-call]
+        return shifted, (0,) * (len(leaves) // 2)
+
+
+def zero_or_nan(a: Tree) -> Tensor:
+    """0 if every entry is finite, else NaN; unlike `is_finite` it waits for no device.
+
+    Example:
+        >>> zero_or_nan({"a": torch.tensor([1.0, torch.inf])})
+        tensor(nan)
+    """
+    if _unmapped_on_gpu(a):
+        largest = torch.stack(torch._foreach_norm(list(a.values()), torch.inf))
+        return (largest - largest).sum()
+    return torch.stack([(leaf - leaf).sum() for leaf in a.values()]).sum()
 
 
 def is_finite(a: Tree) -> bool:
@@ -92,6 +144,20 @@ def is_finite(a: Tree) -> bool:
 def size(a: Mapping[str, Tensor]) -> int:
     """How many numbers the tree holds."""
     return sum(leaf.numel() for leaf in a.values())
+
+
+def copy_into(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Overwrite tensors with others of the same shapes, in one GPU kernel per type."""
+    for kind in dict.fromkeys(target.dtype for target in targets):
+        pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].dtype == kind]
+        torch._foreach_copy_([t for t, _ in pairs], [s for _, s in pairs], non_blocking=True)
+
+
+def cloned(structure: Any) -> Any:
+    """A copy of the tensors of any nesting, see `copy_into`."""
+    copy = map_leaves(torch.empty_like, structure)
+    copy_into(pytree.tree_leaves(copy), pytree.tree_leaves(structure))
+    return copy
 
 
 def map_leaves(function: Callable[..., Any], *structures: Any) -> Any:

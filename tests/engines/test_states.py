@@ -68,11 +68,12 @@ def test_nothing_to_keep(scratch: Path) -> None:
 
 def test_writing_by_slice_and_by_rows() -> None:
     place = torch.zeros(4, 2)
-    write(place, (slice(1, 3),), torch.ones(2, 2))
-    write(place, (torch.tensor([0, 3]),), torch.full((2, 2), 2.0))
+    write([place], (slice(1, 3),), [torch.ones(2, 2)])
+    write([place], (torch.tensor([0, 3]),), [torch.full((2, 2), 2.0)])
     assert place[:, 0].tolist() == [2, 1, 1, 2]
     stacked = torch.zeros(2, 4)
-    write(stacked, (slice(None), torch.tensor([0, 2])), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    write([stacked], (slice(None), torch.tensor([0, 2])), [values])
     assert stacked.tolist() == [[1, 0, 2, 0], [3, 0, 4, 0]]
 
 

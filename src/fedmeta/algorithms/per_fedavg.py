@@ -60,5 +60,5 @@ class PerFedAvg(MetaLearner):
             draw = facts._replace(key=randomness.fold(facts.key, step))
             gradient, loss = meta_gradient(objective, self.meta_gradient, local, data, draw)
             losses.append(loss)
-            local = tree.combine(1.0, local, -self.step_size, gradient)
+            local = tree.descend(local, self.step_size, gradient)
         return displacement(theta, local, facts, {"meta_loss": losses[0]}), node

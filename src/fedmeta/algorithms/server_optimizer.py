@@ -67,7 +67,7 @@ class ServerOptimizer:
     ) -> tuple[Tree, dict[str, Tree]]:
         """θ⁺ and the new moments."""
         if self.kind == "sgd":
-            return tree.combine(1.0, theta, -self.step_size, gradient), {}
+            return tree.descend(theta, self.step_size, gradient), {}
         count = memory["steps"]["count"] + 1
         first = tree.combine(0.9, memory["moment1"], 0.1, gradient)
         second = {

@@ -36,7 +36,10 @@ class Cohort:
 
 
 class Standing(NamedTuple):
-    """What is fixed about every node: tensors with a node axis, see `Facts`."""
+    """What is fixed about every node: tensors with a node axis, see `Facts`.
+
+    The keys alone differ from round to round, see `keyed`.
+    """
 
     weight: Tensor
     penalty: Tensor
@@ -62,8 +65,18 @@ def standing_of(algorithm: Algorithm, cohort: Cohort, execution: Execution) -> S
     return moved
 
 
+def keyed(standing: Standing, keys: Tensor, number: int) -> Standing:
+    """The nodes with their random keys of a round, computed on the host from those of `keys`.
+
+    Dozens of operations on a few integers: a GPU would take longer for them than for a layer.
+    """
+    key = randomness.fold(keys, number)
+    if standing.weight.is_cuda:
+        key = key.pin_memory()
+    return standing._replace(key=key.to(standing.weight.device, non_blocking=True))
+
+
 def facts_at(standing: Standing, moment: Tensor) -> Facts:
     """What nodes know in the round of the number `moment`, a tensor so that it can be replayed."""
     weight, penalty, position, key = standing
-    time = moment.to(weight.dtype).expand_as(weight)
-    return Facts(weight, penalty, time, position, randomness.fold(key, moment))
+    return Facts(weight, penalty, moment.to(weight.dtype).expand_as(weight), position, key)

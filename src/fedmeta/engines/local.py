@@ -26,7 +26,7 @@ from fedmeta.algorithms.base import (
     PlatformState,
 )
 from fedmeta.data.packing import NodeData, longest_sets
-from fedmeta.engines.cohort import Cohort, Standing, facts_at, standing_of
+from fedmeta.engines.cohort import Cohort, Standing, facts_at, keyed, standing_of
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout
 from fedmeta.engines.ranks import Ranks
@@ -38,7 +38,7 @@ from fedmeta.errors import DataError, SettingError
 from fedmeta.objective import Facts
 from fedmeta.participation import Participation
 from fedmeta.storage import payload_bytes
-from fedmeta.tree import Tree, map_leaves
+from fedmeta.tree import Tree, cloned, map_leaves
 
 _PARTICIPATION = 22  # the purpose of the draw of who is counted
 _AHEAD = 4  # chunks per thread handed out at a time
@@ -100,6 +100,7 @@ class LocalEngine:
         standing = [standing_of(algorithm, one, layout.execution) for one in cohorts]
         penalty = [one.penalty.sum() for one in standing]
         self._standing: Standing = self._join([self._cut(one) for one in standing])
+        self._keys = self._standing.key.cpu()
         self._weight = self._join([one.weight for one in standing])
         self.fleet = Fleet(self._join(penalty), count)
         self._draws = randomness.fold(randomness.key(cohorts[0].seed), _PARTICIPATION)
@@ -137,8 +138,9 @@ class LocalEngine:
         # Tensors of its own, whatever the algorithm made of θ.
         state = PlatformState(*map_leaves(torch.clone, (state.theta, dict(state.memory))))
         states: NodeState = {}
+        standing = keyed(self._standing, self._keys, 0)
         for rows in torch.split(torch.arange(len(self._mine)), self.chunk):
-            some = self._lift(some_nodes)(theta, self._pick(rows, self._standing))
+            some = self._lift(some_nodes)(theta, self._pick(rows, standing))
             if not states:
                 first = self._pick(torch.arange(1), some)
                 states = allocate(first, len(self._mine), self._execution, self._axis)
@@ -152,6 +154,7 @@ class LocalEngine:
         """
         counted = self._participation.counted(self.fleet.nodes, number, self._draws)
         moment = torch.full((), number, dtype=torch.int64, device=self._execution.torch_device)
+        self._standing = keyed(self._standing, self._keys, number)
         weight = self._pick(counted, self._weight).sum(-1)
         step = None
         if self._can_be_one_piece and len(counted) == self.fleet.nodes <= self.chunk:
@@ -164,7 +167,7 @@ class LocalEngine:
             step = (total, *self._platform(*before, total, self.fleet.penalty, weight))
         total, theta, memory, metrics = step
         if self._copies is not None:  # a recording's results are overwritten by the next
-            theta, memory = map_leaves(torch.clone, (theta, memory))
+            theta, memory = cloned((theta, memory))
         if not self._bytes and len(counted) > 0:
             self._bytes = self._traffic(self._algorithm.broadcast(state), total)
         known = {"counted": len(counted), **self._bytes}
@@ -336,8 +339,7 @@ class LocalEngine:
         after, metrics = self._algorithm.platform_step(before, total, fleet)
         metrics = {**metrics, **readable(total.metrics, weight)}
         # The last one is for us: NaN if a parameter is not finite, else 0.
-        wrong = torch.stack([(leaf - leaf).sum() for leaf in after.theta.values()]).sum()
-        values = {**metrics, "": wrong}
+        values = {**metrics, "": tree.zero_or_nan(after.theta)}
         double = {name: value.to(torch.float64) for name, value in values.items()}
         return after.theta, after.memory, double
 
@@ -385,10 +387,11 @@ class LocalEngine:
         return map_leaves(lambda leaf: leaf[self._index(rows, leaf.device)], tensors)
 
     def _write(self, nodes: NodeState, rows: Tensor, updated: NodeState) -> None:
-        for slot, leaves in updated.items():
-            for name, leaf in leaves.items():
-                place = nodes[slot][name]
-                write(place, self._index(rows, place.device), leaf)
+        named = [(slot, name) for slot, leaves in updated.items() for name in leaves]
+        places = [nodes[slot][name] for slot, name in named]
+        if places:
+            values = [updated[slot][name] for slot, name in named]
+            write(places, self._index(rows, places[0].device), values)
 
     def _lift(self, function: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
         """A function of one cohort as one of several, if there are."""

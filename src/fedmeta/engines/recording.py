@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from fedmeta.tree import copy_into
+
 _CALLS = 2  # plain calls on a GPU before a recording is made
 # Seconds of plain calls on a CPU before one is made: about what tracing takes, so that at worst a
 # run takes twice as long as it had to, and short runs never trace.
@@ -157,8 +159,7 @@ def _graph(function: Function, arguments: tuple[Any, ...]) -> Ready:
                 targets.append(place)
                 sources.append(given)
                 last[i] = (given, now)
-        if targets:
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+        copy_into(targets, sources)
         graph.replay()
         return results
 

@@ -7,6 +7,7 @@ when it is computed and back afterwards.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fedmeta.algorithms.base import NodeState
 from fedmeta.engines.execution import Execution
-from fedmeta.tree import map_leaves
+from fedmeta.tree import copy_into, map_leaves
 
 
 def allocate(one: NodeState, nodes: int, execution: Execution, axis: int) -> NodeState:
@@ -70,9 +71,10 @@ def _on_disk(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 Index = tuple[slice | Tensor, ...]
 
 
-def write(place: Tensor, index: Index, values: Tensor) -> None:
-    """Put values at some rows of a state, without waiting for the device where that can be."""
+def write(places: Sequence[Tensor], index: Index, values: Sequence[Tensor]) -> None:
+    """Put values at some rows of states, without waiting for the device where that can be."""
     if isinstance(index[-1], slice):
-        place[index].copy_(values, non_blocking=True)
+        copy_into([place[index] for place in places], values)
     else:
-        place[index] = values.to(place.device)
+        for place, value in zip(places, values, strict=True):
+            place[index] = value.to(place.device)
