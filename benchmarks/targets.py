@@ -89,7 +89,9 @@ def _over_best_loop(
 
 def _over_plain_loop(entries: Sequence[Entry]) -> float | None:
     entry = _find(entries, "rounds", _DIGITS, 1000, "float32")
-    return None if entry is None else entry.ratio("plain loop")
+    if entry is None or "plain loop" not in entry.peer_ms:
+        return None
+    return entry.ratio("plain loop")
 
 
 def _exact_over_difference(entries: Sequence[Entry]) -> float | None:

@@ -168,7 +168,7 @@ class ADMMFedMeta(MetaLearner):
         """θ⁺ from Σv_i (or from U), and the residuals that the sums give for free."""
         theta, everyone = state.theta, fleet.penalty
         prior = None if self.prior is None else self.prior.fitted(theta)
-        pull = tree.zeros_like(theta) if prior is None else prior.gradient(theta)
+        pull = None if prior is None else prior.gradient(theta)
         metrics: Metrics = {}
         if self.rule == "stale":
             uploads = tree.add(state.memory["uploads"], total.update)
@@ -183,13 +183,17 @@ class ADMMFedMeta(MetaLearner):
             # Σρ, which is exact when everyone was.
             half = total.weight / everyone / 2
             memory = {"duals": tree.combine(1 - half, state.memory["duals"], 0.5, total.update)}
-            gradient = tree.subtract(pull, memory["duals"])
-            metrics["gradient_norm"] = tree.squared_norm(gradient).sqrt()
-        metrics["dual_residual"] = tree.squared_norm(tree.subtract(pull, v)).sqrt()
-        if prior is None or prior.strength == 0:  # λ = 0 is no prior, bit for bit
+            metrics["gradient_norm"] = _distance(memory["duals"], pull)
+        metrics["dual_residual"] = _distance(v, pull)
+        if prior is None or pull is None or prior.strength == 0:  # λ = 0 is no prior, bit for bit
             updated = free
         elif self.platform == "proximal":
             updated = prior.proximal(free, everyone)
         else:
             updated = tree.combine(1.0, free, -1 / everyone, pull)
         return PlatformState(updated, memory), metrics
+
+
+def _distance(a: Tree, b: Tree | None) -> Tensor:
+    """‖a − b‖, or ‖a‖."""
+    return tree.squared_norm(a if b is None else tree.subtract(a, b)).sqrt()
