@@ -29,7 +29,7 @@ from fedmeta import (
 from fedmeta.algorithms.base import NodeState, displacement
 from fedmeta.data import NodeData
 from fedmeta.errors import require_positive
-from fedmeta.objective import union
+from fedmeta.sample_sets import union
 from fedmeta.tree import Tree
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedmeta import losses
-from fedmeta.algorithms import Algorithm, NodeState, PlatformState
+from fedmeta.algorithms import ADMMFedMeta, Algorithm, NodeState, PlatformState
 from fedmeta.data import Federation, Node, Scaling, Task, unpacked
 from fedmeta.engines.cohort import Cohort
 from fedmeta.engines.execution import Execution
@@ -19,7 +20,7 @@ from fedmeta.engines.layout import Layout, predictor
 from fedmeta.engines.local import LocalEngine
 from fedmeta.functional import FunctionalModel, functionalise
 from fedmeta.losses import Loss
-from fedmeta.objective import Objective
+from fedmeta.objective import Adaptation, Objective
 from fedmeta.participation import Participation
 from fedmeta.tree import Tree
 from oracle.twin import Model, OracleNode
@@ -92,6 +93,16 @@ def softmax_regression(inputs: int = 3, outputs: int = 3, seed: int = 0) -> nn.S
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(inputs, outputs)).double()
+
+
+def paper_admm(
+    inner: Adaptation = Adaptation(),
+    penalty: float | Mapping[str, float] = 0.3,
+    *more: Any,
+    **rest: Any,
+) -> ADMMFedMeta:
+    """ADMM-FedMeta as it is printed: a fixed penalty, support and query sets as they are."""
+    return ADMMFedMeta(inner, penalty, *more, resplit=False, **rest)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg, Reptile
+from fedmeta.augmentation import Augmentation
 from fedmeta.comparison import Contestant, compare
 from fedmeta.errors import RunFolderError, SettingError
 from fedmeta.intervals import student_quantile
+from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, build_settings
 from fedmeta.training import Callback
 
@@ -79,6 +82,51 @@ def test_diverged_runs_count_as_the_initial_model(tmp_path: Path) -> None:
     assert row["diverged"] == 2
     assert row["values"] == row["before"] == found["rows"][1]["before"]
     assert found["rows"][0]["diverged"] == 0
+
+
+def test_precise_sets_have_rows_and_differences_too(tmp_path: Path) -> None:
+    data = {"name": "digits", "nodes": 6, "samples": [6, 8], "precise": 40}
+    drawn = settings(**data)
+    wild = Contestant("wild", Reptile(step_size=1e30))
+    contestants = [FIRST, SECOND, wild]
+    found = compare(drawn, contestants, [3, 5], "rounds", tmp_path / "precise", quiet)
+    plain = compare(
+        settings(**data | {"precise": 0}), contestants, [3, 5], "rounds", tmp_path / "plain", quiet
+    )
+    assert not any("precise" in row for row in [*plain["rows"], *plain["paired"]])
+    for row, other in zip(found["rows"], plain["rows"], strict=True):
+        assert row["values"] == other["values"]
+        precise = row["precise"]
+        summaries = [RunFolder.open(tmp_path / "precise" / run).summary() for run in row["runs"]]
+        if row["label"] == "wild":
+            assert row["diverged"] == 2
+            assert precise["values"] == precise["before"]
+        else:
+            tables = [summary["precise_metric"] for summary in summaries]
+            assert precise["values"] == [table["1"]["mean"] for table in tables]
+            assert precise["before"] == [table["0"]["mean"] for table in tables]
+        assert precise["values"] != row["values"]
+        assert precise["mean"] == pytest.approx(np.mean(precise["values"]))
+        assert precise["before_mean"] == pytest.approx(np.mean(precise["before"]))
+        deviation = np.std(precise["values"], ddof=1)
+        assert precise["ci95"] == pytest.approx(student_quantile(1) * deviation / 2**0.5)
+    first, second, _ = (np.array(row["precise"]["values"]) for row in found["rows"])
+    assert found["paired"][0]["precise"]["mean"] == pytest.approx((first - second).mean())
+    assert found["paired"][0]["precise"]["mean"] != found["paired"][0]["mean"]
+
+
+def test_augmentation_is_that_of_the_settings(tmp_path: Path) -> None:
+    drawn = settings(name="digits", nodes=6, samples=[6, 8])
+    found = compare(
+        replace(drawn, augmentation=Augmentation(shift=2)),
+        [FIRST],
+        [0],
+        "rounds",
+        tmp_path,
+        quiet,
+    )
+    stored = RunFolder.open(tmp_path / found["rows"][0]["runs"][0]).settings()["settings"]
+    assert stored["augmentation"] == {"flip": False, "shift": 2}
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fedmeta import evaluation
 from fedmeta.algorithms import FedAvg
 from fedmeta.data import Federation, unpacked
 from fedmeta.engines.cohort import node_keys
@@ -18,11 +21,25 @@ from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation, Objective, adapt
 from fedmeta.plain import from_plain
 from fedmeta.training import train
+from fedmeta.tree import Tree
 from problems import LAYOUTS, PLAIN, classification, double, mlp, regression, softmax_regression
 
 MANY = ((3, 4), (2, 3), (5, 2), (1, 6))
 CLASSES = classification(targets=MANY, classes=3)
 MODEL = double(mlp())
+
+
+def with_precise(data: Federation, sizes: tuple[int, ...]) -> Federation:
+    """Targets judged on samples of all targets but their own support, as many as told."""
+    first, *_ = data.targets[0].support
+    nodes = list(data.sources)
+    for node, size in zip(data.targets, sizes, strict=True):
+        others = np.setdiff1d(np.arange(first, len(data.labels)), node.support)
+        nodes.append(replace(node, precise=others[::-1][:size]))
+    return data.with_nodes(nodes)
+
+
+PRECISE = with_precise(CLASSES, (9, 0, 3, 14))
 
 
 def evaluated(
@@ -154,6 +171,97 @@ def test_regression_has_mean_squared_error_and_no_classes() -> None:
         error = (outputs - torch.tensor(data.labels[node.query])).square().mean()
         assert got.values[0][place] == pytest.approx(float(error))
     assert "mean_seen_classes" not in got.summary()["0"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rule", [Adaptation(0.5), Adaptation(0.5, batch_size=2)])
+def test_precise_sets_judge_the_same_adapted_models(layout: str, rule: Adaptation) -> None:
+    got, plain = evaluated(PRECISE, layout, rule=rule), evaluated(layout=layout, rule=rule)
+    assert plain.precise is None
+    assert replace(got, precise=None) == plain
+    precise = got.precise
+    assert precise is not None
+    assert (precise.nodes, precise.query_sizes) == (("n5", "n7", "n8"), (9, 3, 14))
+    objective, keys = Objective(MODEL, cross_entropy), node_keys(PRECISE.targets, 0)
+    for number, node in enumerate(PRECISE.targets):
+        if node.name not in precise.nodes:
+            continue
+        place = precise.nodes.index(node.name)
+        data = unpacked(PRECISE, node, PLAIN, torch.float64)
+        inputs = torch.tensor(PRECISE.inputs[node.precise])
+        labels = torch.tensor(PRECISE.labels[node.precise])
+        seen = sorted(set(data.support.labels.tolist()))
+        for steps in (0, 1, 3):
+            rules = replace(rule, steps=steps)
+            phi = adapt(objective, rules, MODEL.theta, data.support, keys[number])
+            outputs = MODEL(phi, inputs)
+            right = (outputs.argmax(1) == labels).double().mean()
+            among = torch.tensor(seen)[outputs[:, seen].argmax(1)]
+            loss = cross_entropy(outputs, labels).mean()
+            assert precise.values[steps][place] == pytest.approx(float(right))
+            assert precise.losses[steps][place] == pytest.approx(float(loss), abs=1e-12)
+            seen_right = (among == labels).double().mean()
+            assert precise.seen_classes[steps][place] == pytest.approx(float(seen_right))
+    assert precise.values[1] != [got.values[1][place] for place in (0, 2, 3)]
+
+
+def test_precise_sets_in_words() -> None:
+    got = evaluated(PRECISE)
+    assert got.precise is not None
+    table = got.precise.summary()
+    assert {*table} == {"0", "1", "3"}
+    assert {*table["1"]} == {*got.summary()["1"]}
+    assert table["3"]["mean"] == pytest.approx(np.mean(got.precise.values[3]))
+    rows = got.per_node()
+    assert [row["precise"] for row in rows] == [9, 0, 3, 14]
+    assert rows[1]["precise_metric"] == {}
+    assert rows[3]["precise_metric"]["1"] == got.precise.values[1][2]
+    means = got.means()
+    assert means["target"]["3"] == pytest.approx(np.mean(got.values[3]))
+    assert means["precise"]["3"] == table["3"]["mean"]
+    assert {*evaluated().means()} == {"target"}
+    assert [row["precise"] for row in evaluated().per_node()] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("layout", ["batched-all", "loop"])
+def test_precise_sets_pass_through_the_model_in_parts(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the adaptation is not done twice."""
+    passes: list[int] = []
+
+    def evaluated_by_parts(at_once: int, data: Federation) -> Evaluation:
+        monkeypatch.setattr(evaluation, "longest_sets", lambda _: (0, 1))
+        monkeypatch.setattr(evaluation, "_AT_ONCE", at_once)
+
+        def predict(theta: Tree, inputs: torch.Tensor, key: torch.Tensor | None) -> torch.Tensor:
+            passes.append(len(inputs))
+            return MODEL(theta, inputs, key)
+
+        laid = Layout(LAYOUTS[layout], Objective(predict, cross_entropy))
+        passes.clear()
+        return evaluate(
+            laid, MODEL.theta, Adaptation(0.5), (0, 2), data, data.targets[:1], PLAIN, 0
+        )
+
+    whole = evaluated_by_parts(99, PRECISE)
+    query, support = 4, 3
+    assert passes == [query, 9, support, support, query, 9]
+    assert evaluated_by_parts(99, CLASSES) == replace(whole, precise=None)
+    assert passes == [query, support, support, query]
+    parts = evaluated_by_parts(4, PRECISE)
+    assert passes == [query, 4, 4, 1, support, support, query, 4, 4, 1]
+    assert parts.precise is not None
+    assert whole.precise is not None
+    assert parts.precise.losses[2] == pytest.approx(whole.precise.losses[2], abs=1e-12)
+
+
+def test_a_model_that_blew_up_on_precise_samples_alone() -> None:
+    fine = Evaluation("accuracy", ("a",), (3,), {1: [1.0]}, {}, {1: [0.1]})
+    blown = replace(fine, values={1: [float("nan")]}, losses={1: [float("inf")]})
+    assert fine.is_finite(1)
+    assert not replace(fine, precise=blown).is_finite(1)
+    assert replace(fine, precise=blown).per_node()[0]["precise_metric"] == {"1": None}
 
 
 def test_without_targets() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmeta.algorithms import PerFedAvg
-from fedmeta.cli import adapt, compare, data, evaluate, report, train, tune
+from fedmeta.cli import adapt, compare, data, evaluate, report, reproduce, train, tune
 from fedmeta.objective import Adaptation
 from fedmeta.settings import build_settings
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = {
     module.COMMAND.name: module.COMMAND
-    for module in (adapt, compare, data, evaluate, report, train, tune)
+    for module in (adapt, compare, data, evaluate, report, reproduce, train, tune)
 }
 
 

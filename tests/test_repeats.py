@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.algorithms.base import Algorithm
+from fedmeta.augmentation import Augmentation
 from fedmeta.engines import recording
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, SettingError
@@ -177,6 +179,39 @@ def test_frozen_parts_must_be_the_same() -> None:
             prepare(federation(seed), model(seed), ADMM, TRAINING, execution=DOUBLE, layout=layout)
         )
     assert "frozen parts" in (what_separates(jobs) or "")
+
+
+def test_precise_sets_and_augmentation_are_those_of_runs_alone(tmp_path: Path) -> None:
+    """Also where targets of one repeat have larger precise sets than those of another."""
+    training = replace(TRAINING, rounds=6)
+    augmentation = Augmentation(flip=True, shift=1)
+    jobs: list[Job] = []
+    singles: list[Run] = []
+    for seed in (4, 5):
+        sizes = [(s + seed % 2, q + seed % 3) for s, q in UNEVEN]
+        data = classification(sizes, TARGETS, shape=(1, 3, 3), seed=seed)
+        first, second = data.targets
+        precise = np.concatenate([first.query, second.query])[: seed + 1]
+        data = data.with_nodes([*data.sources, first, replace(second, precise=precise)])
+        network = nn.Sequential(nn.Flatten(), *mlp(9, seed=seed))
+        options: dict[str, Any] = {"execution": DOUBLE, "augmentation": augmentation}
+        settings = replace(training, seed=seed)
+        singles.append(train(data, network, ADMM, settings, **options))
+        layout = jobs[0].layout if jobs else None
+        jobs.append(prepare(data, network, ADMM, settings, repeats=2, layout=layout, **options))
+    folders = [tmp_path / name for name in "ab"]
+    for run, single in zip(train_together(jobs, folders=folders), singles, strict=True):
+        assert isinstance(run, Run)
+        far = flat(run.meta_model.theta) - flat(single.meta_model.theta)
+        assert float(far.abs().max()) < 1e-10
+        mine, theirs = (each.summary["precise_metric"]["1"] for each in (run, single))
+        assert mine == pytest.approx(theirs, rel=1e-9)
+        assert [row["precise"] for row in run.summary["targets"]] == [
+            0,
+            run.summary["seed"] + 1,
+        ]
+        assert run.history[-1]["precise"] == pytest.approx(single.history[-1]["precise"])
+        assert run.summary["settings"]["augmentation"] == {"flip": True, "shift": 1}
 
 
 def test_no_rounds() -> None:

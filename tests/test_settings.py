@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
+from fedmeta.augmentation import Augmentation
 from fedmeta.errors import SettingError
 from fedmeta.objective import InverseSchedule
 from fedmeta.settings import build_algorithm, build_settings, layered, merged, read_toml
@@ -18,6 +19,8 @@ from fedmeta.settings import build_algorithm, build_settings, layered, merged, r
 def test_nothing_given_is_the_default() -> None:
     settings = build_settings({})
     assert settings.algorithm == ADMMFedMeta()
+    assert settings.data.precise == 0
+    assert settings.augmentation == Augmentation()
     assert (settings.data.name, settings.training.rounds, settings.loss) == ("digits", 100, "auto")
 
 
@@ -86,6 +89,10 @@ def test_a_preset_lies_below_file_and_flags() -> None:
         ({"training": {"rounds": True}}, "is True: give a whole number"),
         ({"training": {"seed": -1}}, "seed is -1"),
         ({"loss": 3}, "give its name"),
+        ({"augmentation": {"shift": -1}}, "augmentation.shift is -1"),
+        ({"augmentation": {"flip": 1}}, "augmentation.flip is 1: give true or false"),
+        ({"augmentation": {"filp": True}}, "did you mean 'flip'"),
+        ({"data": {"precise": 0.5}}, "data.precise is 0.5: give a whole number"),
         ({"init": 3}, "init is 3: give the path of a run or model file"),
         ({"init": ""}, "give the path"),
         ({"prior": {"strength": 1.0}}, "there is no prior model"),
@@ -127,6 +134,10 @@ def test_toml(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text('algorithm = "fedavg"\n[data]\nsamples = [10, 20]\n')
     assert build_settings(read_toml(file)).data.samples == (10, 20)
+    file.write_text("[data]\nprecise = 200\n[augmentation]\nflip = true\nshift = 2\n")
+    settings = build_settings(read_toml(file))
+    assert settings.data.precise == 200
+    assert settings.augmentation == Augmentation(flip=True, shift=2)
     file.write_text("a = = 3")
     with pytest.raises(SettingError, match="not valid TOML"):
         read_toml(file)

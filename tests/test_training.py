@@ -23,6 +23,7 @@ from fedmeta.algorithms import (
     PerFedAvg,
     Reptile,
 )
+from fedmeta.augmentation import Augmentation
 from fedmeta.checkpoints import Checkpoint
 from fedmeta.data import Federation, Node, Scaling, fit_scaling
 from fedmeta.engines.execution import Execution
@@ -38,6 +39,15 @@ from fedmeta.training import Callback, Run, train
 from problems import classification, flat, mlp, regression
 
 DATA = classification()
+TARGETS = DATA.targets
+PRECISE = DATA.with_nodes(
+    [
+        *DATA.sources,
+        replace(TARGETS[0], precise=np.append(TARGETS[0].query[1:], TARGETS[1].support[:1])),
+        replace(TARGETS[1], precise=TARGETS[0].support[:2]),
+    ]
+)
+IMAGES = classification(shape=(1, 4, 4))
 MLP = ModelSettings("mlp", hidden=(4,))
 INNER = Adaptation(0.2)
 ROUNDS = 5
@@ -156,6 +166,28 @@ class TestARun:
         assert run.evaluation is not None
         assert run.summary["rounds"] == 0
 
+    def test_precise_sets(self, tmp_path: Path) -> None:
+        run, plain = trained(data=PRECISE, folder=tmp_path / "run"), trained()
+        assert run.evaluation is not None
+        assert run.evaluation.precise is not None
+        summary = RunFolder.open(tmp_path / "run").summary()
+        table = summary["precise_metric"]
+        assert table == run.evaluation.precise.summary()
+        assert table.keys() == summary["target_metric"].keys()
+        assert summary["target_metric"] == plain.summary["target_metric"]
+        assert [row["precise"] for row in summary["targets"]] == [4, 2]
+        for steps, row in table.items():
+            each = [node["precise_metric"][steps] for node in summary["targets"]]
+            assert row["mean"] == pytest.approx(np.mean(each))
+        records = RunFolder.open(tmp_path / "run").history()
+        assert ["precise" in record for record in records] == [False, True, False, True, True]
+        assert records[-1]["precise"]["1"] == table["1"]["mean"]
+        assert "precise" not in summary["last_round"]
+        nodes = RunFolder.open(tmp_path / "run").federation()["nodes"]
+        assert [node["precise"] for node in nodes] == [0] * 5 + [4, 2]
+        assert plain.summary["precise_metric"] == {}
+        assert "precise" not in plain.history[-1]
+
     def test_no_targets(self) -> None:
         run = trained(data=DATA.with_nodes(DATA.sources))
         assert run.evaluation is None
@@ -261,6 +293,20 @@ class TestResume:
             ]
             assert states[0] == states[1]
 
+    @pytest.mark.parametrize(
+        "options", [{"data": PRECISE}, {"data": IMAGES, "augmentation": Augmentation(True, 1)}]
+    )
+    def test_with_precise_sets_or_augmentation(
+        self, options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        whole = trained(folder=tmp_path / "run", **options)
+        forget(tmp_path / "run", 2)
+        run = trained(folder=tmp_path / "run", resume=True, **options)
+        assert torch.equal(flat(run.meta_model.theta), flat(whole.meta_model.theta))
+        assert timeless(run.history) == timeless(whole.history)
+        for table in ("target_metric", "precise_metric", "targets"):
+            assert run.summary[table] == whole.summary[table]
+
     def test_more_rounds(self, tmp_path: Path) -> None:
         trained(folder=tmp_path / "run", settings=replace(EVERY, rounds=3))
         longer = trained(folder=tmp_path / "run", resume=True)
@@ -316,6 +362,7 @@ class TestResume:
             Federation(DATA.inputs, 2 - DATA.labels, DATA.task, DATA.nodes, DATA.name),
             DATA.with_nodes(swapped),
             DATA.with_nodes(DATA.nodes[1:]),
+            PRECISE,
         ):
             with pytest.raises(RunFolderError, match=r"the data of run .* have changed"):
                 trained(folder=tmp_path / "run", resume=True, data=data, settings=short)
@@ -339,6 +386,12 @@ class TestResume:
         trained(folder=tmp_path / "run", settings=replace(EVERY, rounds=1))
         with pytest.raises(RunFolderError, match=f"other settings: {message}"):
             trained(folder=tmp_path / "run", resume=True, **changed)
+
+    def test_another_augmentation(self, tmp_path: Path) -> None:
+        trained(data=IMAGES, folder=tmp_path / "run", settings=replace(EVERY, rounds=1))
+        other = Augmentation(shift=1)
+        with pytest.raises(RunFolderError, match=r"augmentation\.shift was 0 and is now 1"):
+            trained(data=IMAGES, folder=tmp_path / "run", resume=True, augmentation=other)
 
     def test_another_prior(self, tmp_path: Path) -> None:
         theta = trained().meta_model.theta

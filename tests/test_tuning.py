@@ -89,6 +89,21 @@ def test_all_diverged() -> None:
         tune(TABLE, [{"penalty": 1e-30}], [0], quiet)
 
 
+def test_precise_sets_are_not_looked_at(tmp_path: Path) -> None:
+    data = {"name": "digits", "nodes": 10, "samples": [6, 8]}
+    results = {}
+    for precise in (0, 50):
+        table = {**TABLE, "data": {**data, "precise": precise}}
+        place = tmp_path / str(precise)
+        results[precise] = tune(table, [{"penalty": 1.0}], [0], quiet, place)
+        about = json.loads((place / "trials/000-seed0/federation.json").read_text())
+        assert all(node["precise"] == 0 for node in about["nodes"])
+        summary = json.loads((place / "trials/000-seed0/summary.json").read_text())
+        assert summary["precise_metric"] == {}
+        assert summary["settings"]["data"]["precise"] == 0
+    assert results[0] == results[50]
+
+
 def test_nothing_to_tune() -> None:
     with pytest.raises(SettingError, match="nothing to tune"):
         tune(TABLE, [], [0], quiet)

@@ -22,6 +22,7 @@ from fedmeta.algorithms import (
     PlatformState,
     Reptile,
 )
+from fedmeta.augmentation import Augmentation
 from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, FedmetaError
@@ -38,6 +39,7 @@ __all__ = [
     "ADMMFedMeta",
     "Adaptation",
     "Algorithm",
+    "Augmentation",
     "Callback",
     "Centralised",
     "Contribution",

@@ -77,6 +77,7 @@ def _arguments(settings: Settings, federation: Federation) -> dict[str, Any]:
         "initial": load_theta(settings.init) if settings.init else None,
         "execution": settings.execution,
         "participation": settings.participation,
+        "augmentation": settings.augmentation,
         "about_data": to_plain(data),
     }
 
@@ -95,6 +96,9 @@ def compare(
     differences are paired. A run that diverges counts as one: its metric is that of the model
     without adaptation (the initial one if training diverged), which is what a device is left with,
     and its cost is what it spent until then.
+
+    Where targets have precise sets, rows and paired differences have an entry `precise` with the
+    same figures on them.
 
     Args:
         settings: data, model, training and execution; its algorithm is not used.
@@ -252,13 +256,19 @@ def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What a comparison takes from a run."""
     steps = str(summary["adaptation_steps"])
     diverged = summary["status"] == "diverged"
-    before = summary["target_metric"].get("0", {}).get("mean")
-    if before is None:  # training itself diverged: what is left is the initial model
-        before = _untrained(task.settings, task.federation)
+    left = summary
+    if summary["target_metric"].get("0", {}).get("mean") is None:
+        # Training itself diverged: what is left is the initial model.
+        left = _untrained(task.settings, task.federation)
+    figures: dict[str, Any] = {}
+    for prefix, table in (("", "target_metric"), ("precise_", "precise_metric")):
+        if left[table]:
+            before = left[table]["0"]["mean"]
+            figures[f"{prefix}values"] = before if diverged else summary[table][steps]["mean"]
+            figures[f"{prefix}before"] = before
     return {
+        **figures,
         "metric": summary["metric"],
-        "values": before if diverged else summary["target_metric"][steps]["mean"],
-        "before": before,
         "rounds": task.settings.training.rounds,
         "adaptation_steps": summary["adaptation_steps"],
         "gradient_evaluations": summary["gradient_evaluations"],
@@ -268,26 +278,22 @@ def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _untrained(settings: Settings, federation: Federation) -> float:
-    """The initial model on the targets as it is, without any step that could diverge again."""
+def _untrained(settings: Settings, federation: Federation) -> Mapping[str, Any]:
+    """The summary of the initial model as it is, without any step that could diverge again."""
     training = replace(settings.training, rounds=0, evaluation_steps=(0,))
     still = FedAvg(inner=Adaptation(steps=0))
-    run = train_settings(replace(settings, training=training, algorithm=still), federation)
-    return float(run.summary["target_metric"]["0"]["mean"])
+    return train_settings(replace(settings, training=training, algorithm=still), federation).summary
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    mean, half_width = interval(row["values"])
+    precise = "precise_values" in row
     return {
         "label": row["label"],
         "algorithm": row["algorithm"],
         "rounds": row["rounds"][0],
         "adaptation_steps": max(row["adaptation_steps"]),  # a diverged run has none
-        "values": row["values"],
-        "before": row["before"],
-        "mean": mean,
-        "ci95": half_width,
-        "before_mean": interval(row["before"]).mean,
+        **_reached(row["values"], row["before"]),
+        **({"precise": _reached(row["precise_values"], row["precise_before"])} if precise else {}),
         "n": len(row["values"]),
         "diverged": sum(row["diverged"]),
         "gradient_evaluations": interval(row["gradient_evaluations"]).mean,
@@ -297,8 +303,22 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _reached(values: Sequence[float], before: Sequence[float]) -> dict[str, Any]:
+    mean, half_width = interval(values)
+    return {
+        "values": values,
+        "before": before,
+        "mean": mean,
+        "ci95": half_width,
+        "before_mean": interval(before).mean,
+    }
+
+
 def _paired(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    mean, half_width = interval(
-        [a - b for a, b in zip(first["values"], other["values"], strict=True)]
-    )
-    return {"against": other["label"], "mean": mean, "ci95": half_width}
+    def difference(name: str) -> dict[str, Any]:
+        pairs = zip(first[name], other[name], strict=True)
+        mean, half_width = interval([a - b for a, b in pairs])
+        return {"mean": mean, "ci95": half_width}
+
+    precise = {"precise": difference("precise_values")} if "precise_values" in first else {}
+    return {"against": other["label"], **difference("values"), **precise}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmeta.data.federation import Federation, Node, Task
-from fedmeta.data.packing import NodeData, Samples
+from fedmeta.data.packing import Samples, longest_sets, pack_precise
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling
 from fedmeta.engines.cohort import node_keys
@@ -22,23 +23,37 @@ from fedmeta.engines.samples import NodeStore
 from fedmeta.errors import DataError
 from fedmeta.meta_model import MetaModel
 from fedmeta.objective import Adaptation, Objective, adapt
-from fedmeta.tree import Tree
+from fedmeta.tree import Tree, map_leaves
 
 Values = dict[int, list[float]]
+
+# Samples that may pass through the model at once, as a multiple of those that a node trains on:
+# chunks are sized for activations with their gradients and tangents, here are activations alone.
+_AT_ONCE = 6
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What targets reach on their query sets after some numbers of adaptation steps.
 
+    On their precise sets it is the same with other samples, so it is one of these too.
+
     Args:
         metric: "accuracy" (argmax over all classes), or "mse" (lower is better).
         nodes: names of the targets.
-        query_sizes: their query samples.
+        query_sizes: how many samples they are judged on.
         values: metric of every node, by number of steps.
         seen_classes: the same with predictions restricted to the classes of the node's support set;
             empty for regression.
         losses: loss of every node, by number of steps.
+        precise: the same on the precise sets of those nodes that have one; None if none has.
+
+    Example:
+        >>> query = Evaluation("accuracy", ("a",), (3,), {1: [1.0]}, {}, {1: [0.2]})
+        >>> precise = Evaluation("accuracy", ("a",), (200,), {1: [0.9]}, {}, {1: [0.3]})
+        >>> row = replace(query, precise=precise).per_node()[0]
+        >>> row["query"], row["metric"], row["precise"], row["precise_metric"]
+        (3, {'1': 1.0}, 200, {'1': 0.9})
     """
 
     metric: str
@@ -47,6 +62,7 @@ class Evaluation:
     values: Values
     seen_classes: Values
     losses: Values
+    precise: Evaluation | None = None
 
     def summary(self) -> dict[str, dict[str, float | None]]:
         """Mean over nodes, mean over query samples, median and worst decile, by steps.
@@ -62,17 +78,35 @@ class Evaluation:
             table[str(steps)]["mean_loss"] = float(np.mean(losses))
         return {s: {name: _finite(v) for name, v in row.items()} for s, row in table.items()}
 
+    def means(self) -> dict[str, dict[str, float | None]]:
+        """What a round's record says: means over nodes by steps, as `target` and `precise`."""
+        both = {"target": self, "precise": self.precise}
+        return {
+            name: {steps: row["mean"] for steps, row in each.summary().items()}
+            for name, each in both.items()
+            if each is not None
+        }
+
     def is_finite(self, steps: int) -> bool:
         """Whether no node's model blew up in that many adaptation steps."""
-        return all(math.isfinite(loss) for loss in self.losses[steps])
+        precise = self.precise is None or self.precise.is_finite(steps)
+        return precise and all(math.isfinite(loss) for loss in self.losses[steps])
 
     def per_node(self) -> list[dict[str, Any]]:
-        """One row per target for reports: name, query size and metric by steps."""
+        """One row per target for reports: name, query size and metric by steps.
+
+        And `precise` and `precise_metric`, the same of its precise set: 0 and nothing where it has
+        none.
+        """
+        further = {row["name"]: row for row in self.precise.per_node()} if self.precise else {}
+        none = {"query": 0, "metric": {}}
         return [
             {
                 "name": name,
                 "query": size,
                 "metric": {str(steps): _finite(values[i]) for steps, values in self.values.items()},
+                "precise": further.get(name, none)["query"],
+                "precise_metric": further.get(name, none)["metric"],
             }
             for i, (name, size) in enumerate(zip(self.nodes, self.query_sizes, strict=True))
         ]
@@ -99,6 +133,49 @@ def statistics(values: Sequence[float], sizes: Sequence[int], metric: str) -> di
     }
 
 
+class _Sets(NamedTuple):
+    """What a node adapts on, and what it is judged on: its query and perhaps its precise set."""
+
+    support: Samples
+    judged: tuple[Samples, ...]
+
+
+class _TargetStore:
+    """The samples of nodes that are evaluated, packed when they are needed."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        nodes: Sequence[Node],
+        scaling: Scaling,
+        execution: Execution,
+    ) -> None:
+        self._own = NodeStore(federation, nodes, scaling, execution, resident=False)
+        self._nodes, self._execution = nodes, execution
+        self._pack = partial(pack_precise, federation, scaling=scaling, dtype=execution.torch_dtype)
+        self.precise = max(len(node.precise) for node in nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def chunk(self, positions: Tensor) -> _Sets:
+        """Samples of the nodes at those positions, padded to a shape that is the same for all."""
+        support, query = self._own.chunk(positions)
+        some = [self._nodes[number] for number in positions.tolist()]
+        return _Sets(support, (query, *self._further(some, self.precise)))
+
+    def single(self, position: int) -> _Sets:
+        """Samples of one node without padding, with a node axis of length 1."""
+        support, query = self._own.single(position)
+        return _Sets(support, (query, *self._further([self._nodes[position]], None)))
+
+    def _further(self, nodes: Sequence[Node], size: int | None) -> list[Samples]:
+        if not self.precise:
+            return []
+        packed = self._pack(nodes, size=size)
+        return [map_leaves(lambda leaf: leaf.to(self._execution.torch_device), packed)]
+
+
 def evaluate(
     layout: Layout,
     theta: Tree,
@@ -110,6 +187,8 @@ def evaluate(
     seed: int,
 ) -> Evaluation:
     """Adapt θ on every node's support set and measure on its query set.
+
+    Where nodes have precise sets, the same adapted models are measured on these too.
 
     Args:
         layout: how nodes are computed.
@@ -124,40 +203,51 @@ def evaluate(
     if not nodes:
         raise DataError(f"{federation.name} has no target nodes", "raise target_share")
     execution, task = layout.execution, federation.task
-    quiet = replace(layout.objective, predict=_without_dropout(layout.objective))
+    quiet = replace(layout.objective, predict=_without_draws(layout.objective))
     ordered = sorted(set(steps))
+    at_once = _AT_ONCE * sum(longest_sets(nodes))
 
-    def measure(data: NodeData, key: Tensor) -> list[dict[str, Tensor]]:
+    def measure(data: _Sets, key: Tensor) -> list[list[dict[str, Tensor]]]:
         results, phi, done = [], theta, 0
         for wanted in ordered:
             stretch = replace(adaptation, steps=wanted - done)
             phi = adapt(quiet, stretch, phi, data.support, key, first_step=done)
-            results.append(measures(quiet, task, phi, data))
+            results.append(
+                [measures(quiet, task, phi, data.support, each, at_once) for each in data.judged]
+            )
             done = wanted
         return results
 
     chunk = min(execution.chunk or 1, len(nodes))
-    store = NodeStore(federation, nodes, scaling, execution, resident=False)
+    store = _TargetStore(federation, nodes, scaling, execution)
     small = replace(layout, execution=replace(execution, chunk=chunk))
     keys = node_keys(nodes, seed).to(execution.torch_device)
     with torch.no_grad():
         results = small.map(measure, store, keys)
 
-    def by_steps(name: str) -> Values:
-        return {
-            count: result[name].tolist()
-            for count, result in zip(ordered, results, strict=True)
-            if name in result
-        }
+    def judged(place: int, sizes: Sequence[int]) -> Evaluation:
+        some = [number for number, size in enumerate(sizes) if size > 0]
 
-    return Evaluation(
-        metric=metric_name(task),
-        nodes=tuple(node.name for node in nodes),
-        query_sizes=tuple(len(node.query) for node in nodes),
-        values=by_steps("metric"),
-        seen_classes=by_steps("seen"),
-        losses=by_steps("loss"),
-    )
+        def by_steps(name: str) -> Values:
+            return {
+                count: result[place][name][some].tolist()
+                for count, result in zip(ordered, results, strict=True)
+                if name in result[place]
+            }
+
+        return Evaluation(
+            metric=metric_name(task),
+            nodes=tuple(nodes[number].name for number in some),
+            query_sizes=tuple(sizes[number] for number in some),
+            values=by_steps("metric"),
+            seen_classes=by_steps("seen"),
+            losses=by_steps("loss"),
+        )
+
+    result = judged(0, [len(node.query) for node in nodes])
+    if not store.precise:
+        return result
+    return replace(result, precise=judged(1, [len(node.precise) for node in nodes]))
 
 
 def evaluate_model(
@@ -212,10 +302,27 @@ def metric_name(task: Task) -> str:
     return "accuracy" if task.kind == "classification" else "mse"
 
 
-def measures(objective: Objective, task: Task, theta: Tree, data: NodeData) -> dict[str, Tensor]:
-    """Metric and loss of one node's model on its query set."""
-    inputs, labels, mask = data.query
-    outputs = objective.predict(theta, inputs, None)
+def measures(
+    objective: Objective,
+    task: Task,
+    theta: Tree,
+    support: Samples,
+    judged: Samples,
+    at_once: int,
+) -> dict[str, Tensor]:
+    """Metric and loss of one node's model.
+
+    Args:
+        objective: model and loss.
+        task: what is measured.
+        theta: the node's model, adapted or not.
+        support: its classes are those that the node has seen.
+        judged: what to measure on.
+        at_once: most samples that pass through the model together, for the memory they take.
+    """
+    inputs, labels, mask = judged
+    parts = torch.split(inputs, at_once)
+    outputs = torch.cat([objective.predict(theta, part, None) for part in parts])
 
     def mean(per_sample: Tensor) -> Tensor:
         return (per_sample * mask).sum() / mask.sum()
@@ -228,7 +335,7 @@ def measures(objective: Objective, task: Task, theta: Tree, data: NodeData) -> d
         share = mean((scores.argmax(dim=-1) == labels).to(mask.dtype))
         return torch.where(loss.isfinite(), share, torch.nan)  # NaN has an argmax, but no meaning
 
-    seen = torch.where(_classes(data.support, task.outputs), outputs, -torch.inf)
+    seen = torch.where(_classes(support, task.outputs), outputs, -torch.inf)
     return {"metric": accuracy(outputs), "seen": accuracy(seen), "loss": loss}
 
 
@@ -239,5 +346,6 @@ def _classes(samples: Samples, count: int) -> Tensor:
     return present.any(dim=0)
 
 
-def _without_dropout(objective: Objective) -> Callable[[Tree, Tensor, Tensor | None], Tensor]:
+def _without_draws(objective: Objective) -> Callable[[Tree, Tensor, Tensor | None], Tensor]:
+    """The model without dropout and augmentation, also where mini-batches bring a key."""
     return lambda theta, inputs, _key: objective.predict(theta, inputs, None)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedmeta.algorithms.base import Algorithm, PlatformState
+from fedmeta.augmentation import Augmentation
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling, fit_scaling
@@ -128,7 +129,7 @@ class Job:
             return None
         return evaluate(
             self.layout,
-            state.theta,
+            self.algorithm.model(state),
             rule,
             (0, *self.training.evaluation_steps, rule.steps),
             self.federation,
@@ -148,7 +149,7 @@ class Job:
         }
         return MetaModel(
             self.model.to(torch.device("cpu"), execution.torch_dtype),
-            {name: leaf.cpu() for name, leaf in state.theta.items()},
+            {name: leaf.cpu() for name, leaf in self.algorithm.model(state).items()},
             self.scaling,
             self.federation.task,
             self.loss,
@@ -168,6 +169,7 @@ def prepare(
     scaling: Scaling | None = None,
     execution: Execution = Execution(),
     participation: Participation = Participation(),
+    augmentation: Augmentation = Augmentation(),
     initial: Tree | None = None,
     about_data: Mapping[str, Any] | None = None,
     repeats: int = 1,
@@ -186,8 +188,9 @@ def prepare(
             f"all samples of {federation.name} are of one class",
             "give at least two classes, or check the label column",
         )
-    scaling = scaling or fit_scaling(federation)
     task, shape = federation.task, federation.inputs.shape[1:]
+    augmentation.check(shape, federation.name)
+    scaling = scaling or fit_scaling(federation)
     loss_name = loss if isinstance(loss, str) else to_plain(loss)
     function = named_loss(loss, task) if isinstance(loss, str) else loss
     if isinstance(model, ModelSettings):
@@ -207,7 +210,16 @@ def prepare(
     check_loss(function, network, inputs.to(execution.torch_device), labels)
     if layout is None:
         with machine(execution):
-            layout = lay_out(execution, network, function, federation, scaling, algorithm, repeats)
+            layout = lay_out(
+                execution,
+                network,
+                function,
+                federation,
+                scaling,
+                algorithm,
+                repeats,
+                augmentation,
+            )
     settings = {
         "data": dict(about_data or {"name": federation.name}),
         "model": about_model,
@@ -216,6 +228,7 @@ def prepare(
         "loss": loss_name,
         "execution": to_plain(layout.execution),
         "participation": to_plain(participation),
+        "augmentation": to_plain(augmentation),
     }
     return Job(
         federation, network, algorithm, training, function, scaling, layout, participation, settings

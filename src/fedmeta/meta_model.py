@@ -22,12 +22,13 @@ from fedmeta.data.federation import Task
 from fedmeta.data.packing import Samples
 from fedmeta.data.pool import normalised_inputs
 from fedmeta.data.scaling import Scaling
-from fedmeta.errors import DataError, FedmetaError, ModelError, RunFolderError
+from fedmeta.errors import DataError, FedmetaError, ModelError, RunFolderError, SettingError
 from fedmeta.functional import FunctionalModel, functionalise
 from fedmeta.imports import names_code
 from fedmeta.losses import Loss, named_loss
 from fedmeta.models import ModelSettings, build
 from fedmeta.objective import Adaptation, Objective, adapt
+from fedmeta.plain import to_plain
 from fedmeta.run_folder import RunFolder
 from fedmeta.storage import read_tensors, write_tensors
 from fedmeta.tree import Tree
@@ -46,7 +47,8 @@ class MetaModel:
         scaling: what raw inputs are centred and divided by.
         task: what outputs mean.
         loss: what adaptation descends.
-        adaptation: how it adapts.
+        adaptation: how it adapts, with its learned step sizes if it has any; they are kept on
+            the device and in the dtype of the parameters.
         input_shape: of one raw sample.
         about: plain facts that travel with it (network settings, loss name, run id).
     """
@@ -59,6 +61,9 @@ class MetaModel:
     adaptation: Adaptation
     input_shape: tuple[int, ...]
     about: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "adaptation", self.adaptation.fitted(self.theta))
 
     def adapt(
         self,
@@ -110,11 +115,12 @@ class MetaModel:
             **{f"theta/{name}": leaf for name, leaf in self.theta.items()},
             **{f"constants/{name}": leaf for name, leaf in self.network.constants.items()},
             **{f"scaling/{name}": leaf for name, leaf in self.scaling.tensors().items()},
+            **{f"factors/{name}": leaf for name, leaf in (self.adaptation.factors or {}).items()},
         }
         facts = {
             "format": FORMAT,
             "task": asdict(self.task),
-            "adaptation": asdict(self.adaptation),
+            "adaptation": to_plain(self.adaptation),
             "input_shape": self.input_shape,
             **self.about,
         }
@@ -145,6 +151,7 @@ class MetaModel:
                 **{
                     **facts["adaptation"],
                     "scope": scope if isinstance(scope, str) else tuple(scope),
+                    "factors": _part(tensors, "factors") or None,
                 }
             )
             shape = tuple(facts["input_shape"])
@@ -159,6 +166,7 @@ class MetaModel:
                     f"{file} has NaN or infinite parameters", "restore it from a copy"
                 )
             theta = {name: theta[name] for name in model.theta}  # files have an order of their own
+            _check_step_sizes(rule, theta, file)
             model = replace(model, constants=constants or model.constants)
             about = {k: v for k, v in facts.items() if k not in _OWN_FACTS}
             return cls(
@@ -268,6 +276,24 @@ def check_same_tensors(expected: Tree, found: Tree, where: str) -> None:
                 f"{'absent' if here is None else tuple(here.shape)} there and "
                 f"{'absent' if wanted is None else tuple(wanted.shape)} here",
                 "use a file of the same model",
+            )
+
+
+def _check_step_sizes(rule: Adaptation, theta: Tree, file: Path) -> None:
+    """Refuse a file whose learned step sizes are missing, of another model or no step sizes."""
+    remedy = "restore it from a copy"
+    if rule.factors is None:
+        if rule.learned != "none":
+            raise RunFolderError(f"{file} lacks the step sizes that its model learned", remedy)
+        return
+    try:
+        factors = rule.fitted(theta).factors or {}
+    except SettingError as error:
+        raise RunFolderError(f"{file} is damaged: {error.problem}", remedy) from error
+    for name, leaf in factors.items():
+        if not bool((leaf.isfinite() & (leaf > 0)).all()):
+            raise RunFolderError(
+                f"{file} has step sizes of {name!r} that are not numbers greater than 0", remedy
             )
 
 

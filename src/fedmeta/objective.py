@@ -8,29 +8,35 @@ r ← r − α∇²L(φ_j, Dˢ) r from j = k−1 down to 0, started at r = ∇L(
 never a matrix: it is a derivative of the gradient (`exact`), a central difference of two gradients
 (`finite-difference`), or left out (`none`, first-order MAML).
 
+With step sizes of their own, α·f for factors f = exp(c·s), a step is φ_{j+1} = φ_j − α f ⊙ g_j with
+g_j = ∇L(φ_j, Dˢ), the recursion r ← r − α∇²L(φ_j, Dˢ)(f ⊙ r), and where s is learned its gradient
+comes along for free: G_s = −c Σ_j α f ⊙ g_j ⊙ r_{j+1}, summed over a tensor that shares one s.
+
 Everything is a pure function of tensors, so it runs for one node or, under `torch.func.vmap`, for
 all nodes at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from fedmeta import randomness, tree
+from fedmeta import randomness, step_sizes, tree
 from fedmeta.data.packing import NodeData, Samples
 from fedmeta.errors import SettingError, require, require_choice, require_positive, require_whole
+from fedmeta.sample_sets import resplit, union
+from fedmeta.step_sizes import Learned
 from fedmeta.tree import Tree
 
 Curvature = Literal["exact", "finite-difference", "none"]
 
 # What a random draw is for: folded into a node's key, so that no two draws share a stream.
-_SUPPORT, _QUERY, _BATCH = 1, 2, 3
+_SUPPORT, _QUERY, _BATCH, _SPLIT = 1, 2, 3, 5
 
 
 class Facts(NamedTuple):
@@ -64,6 +70,15 @@ class Adaptation:
             a tuple of name patterns such as ("classifier.*",).
         batch_size: samples per step, drawn anew each step without replacement from the node's
             key; None takes the full support set.
+        learned: whether training also learns step sizes α·exp(c·s): "none" (α alone), "tensor"
+            (one s for each parameter tensor that moves) or "parameter" (one for each of its
+            numbers: Meta-SGD).
+        learning_scale: c > 0. A gradient step of size β in s changes log a by c²β times the slope
+            of the meta-loss in log a: step sizes are learned c² times as fast as at c = 1. An s
+            of one number sees the slope of that number alone, so "parameter" wants a larger c
+            than "tensor".
+        factors: exp(c·s) by parameter name, what training has found; None is 1 everywhere. They
+            are no setting: tables leave them out, and adaptations are equal whatever they are.
 
     Example:
         >>> Adaptation(step_size=0.1, steps=5, scope="head").steps
@@ -74,8 +89,13 @@ class Adaptation:
     steps: int = 1
     scope: str | tuple[str, ...] = "all"
     batch_size: int | None = None
+    learned: Learned = "none"
+    learning_scale: float = 1.0
+    factors: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        require_choice("learned", self.learned, get_args(Learned))
+        require_positive("learning_scale", self.learning_scale)
         require_positive("step_size", self.step_size)
         require_whole("steps", self.steps, 0)
         require(
@@ -105,6 +125,18 @@ class Adaptation:
         )
         require(bool(moving), "scope", self.scope, f"patterns that match one of {', '.join(names)}")
         return moving
+
+    def fitted(self, theta: Tree) -> Adaptation:
+        """The same with its factors on θ's device and in its dtype; refuses those of another model.
+
+        Where step sizes are learned and there are no factors yet, they are 1.
+        """
+        found = self.factors
+        if found is None and self.learned != "none":
+            found = step_sizes.factors(self, step_sizes.start(self, theta))
+        if found is None:
+            return self
+        return replace(self, factors=step_sizes.checked(found, theta, self.moves(theta)))
 
 
 @dataclass(frozen=True)
@@ -146,11 +178,13 @@ class MetaGradient:
         adaptation: α, steps and scope of the inner adaptation.
         curvature: "exact", "finite-difference" or "none".
         difference: δ_{i,t} for "finite-difference".
+        resplit: divide a node's samples anew into support and query set, see `sample_sets`.
     """
 
     adaptation: Adaptation
     curvature: Curvature = "exact"
     difference: Schedule = InverseSchedule()
+    resplit: bool = False
 
     def __post_init__(self) -> None:
         require_choice("curvature", self.curvature, get_args(Curvature))
@@ -213,11 +247,12 @@ def adapt(
     Without a key dropout is off; mini-batches need one. Steps are counted from `first_step`, so
     that an adaptation may be taken in stretches and draws the batches of one in a single piece.
     """
-    moves = adaptation.moves(theta)
+    moves, factors = adaptation.moves(theta), _factors(adaptation, theta, {})
     for step in range(first_step, first_step + adaptation.steps):
         batch = _batch(support, adaptation.batch_size, key, step)
-        gradient, _ = objective.gradient(theta, batch, objective.stream(key, _SUPPORT, step))
-        theta = _descend(theta, adaptation.step_size, gradient, moves)
+        stream = objective.stream(key, _SUPPORT, step)
+        gradient = _gradient_of(moves, objective, theta, batch, stream)
+        theta = _descend(theta, adaptation.step_size, _stretched(factors, gradient))
     return theta
 
 
@@ -229,26 +264,34 @@ def meta_gradient(
     Args:
         objective: model and loss.
         rule: inner adaptation and kind of curvature.
-        theta: where to take it.
+        theta: where to take it. Names with the prefix of `step_sizes` are s: they take the place
+            of the adaptation's factors, and G has a part for them.
         data: the node's support and query samples.
         facts: the node's random key, and what the difference schedule looks at.
     """
-    adaptation, products = rule.adaptation, []
-    moves = adaptation.moves(theta)
+    adaptation, taken = rule.adaptation, []
+    theta, steps = step_sizes.split(theta)
+    moves, factors = adaptation.moves(theta), _factors(adaptation, theta, steps)
+    if rule.resplit:
+        data = resplit(data, randomness.fold(facts.key, _SPLIT))
     phi = theta
     for step in range(adaptation.steps):
         batch = _batch(data.support, adaptation.batch_size, facts.key, step)
         stream = objective.stream(facts.key, _SUPPORT, step)
-        gradient, product = _linearise(objective, rule, phi, batch, stream, facts)
-        products.append(product)
-        phi = _descend(phi, adaptation.step_size, gradient, moves)
+        gradient, product = _linearise(objective, rule, moves, phi, batch, stream, facts)
+        direction = _stretched(factors, gradient)
+        taken.append((direction, product))
+        phi = _descend(phi, adaptation.step_size, direction)
     r, loss = objective.gradient(phi, data.query, objective.stream(facts.key, _QUERY, 0))
-    if rule.curvature == "none":
-        return r, loss
-    for product in reversed(products):
-        moved = {n: leaf if n in moves else torch.zeros_like(leaf) for n, leaf in r.items()}
-        r = tree.descend(r, adaptation.step_size, product(moved))
-    return r, loss
+    slope = tree.zeros_like(steps)  # −G_s / cα
+    for direction, product in reversed(taken):
+        slope = {name: leaf + _along(name, leaf, direction, r) for name, leaf in slope.items()}
+        if rule.curvature == "none":
+            continue
+        moved = {name: leaf for name, leaf in r.items() if name in moves}
+        r = tree.descend(r, adaptation.step_size, product(_stretched(factors, moved)))
+    rate = adaptation.learning_scale * adaptation.step_size
+    return {**r, **{name: -rate * leaf for name, leaf in slope.items()}}, loss
 
 
 def local_descent(
@@ -271,50 +314,78 @@ def local_descent(
     return theta, first
 
 
-def union(data: NodeData) -> Samples:
-    """All samples of a node, support first; padding moves to the end.
-
-    There it shifts no row of a real sample, so that mini-batches and dropout masks are those of
-    the node without padding.
-    """
-    joined = Samples(*(torch.cat(parts) for parts in zip(*data, strict=True)))
-    order = torch.argsort((joined.mask == 0).to(torch.int8), stable=True)
-    return Samples(*(part[order] for part in joined))
-
-
 def _linearise(
     objective: Objective,
     rule: MetaGradient,
+    moves: frozenset[str],
     theta: Tree,
     samples: Samples,
     key: Tensor | None,
     facts: Facts,
 ) -> tuple[Tree, Callable[[Tree], Tree]]:
-    """∇L(θ, D) and the map r ↦ ∇²L(θ, D) r."""
+    """∇L(θ, D) of the parameters that move, and the map r ↦ ∇²L(θ, D) r for an r of those."""
 
-    def gradient_at(point: Tree) -> Tree:
-        return objective.gradient(point, samples, key)[0]
+    def moving_gradient(point: Tree) -> Tree:
+        return _gradient_of(moves, objective, point, samples, key)
 
     if rule.curvature == "exact":
         # The Hessian is symmetric, so the pull-back of the gradient map is the product, and it
         # keeps the pass that computed the gradient.
-        gradient, pull_back, *_ = torch.func.vjp(gradient_at, theta)
+        gradient, pull_back, *_ = torch.func.vjp(moving_gradient, theta)
         return gradient, lambda r: pull_back(r)[0]
 
     def central_difference(r: Tree) -> Tree:
         delta = rule.difference(facts)
-        ahead = gradient_at(tree.combine(1.0, theta, delta, r))
-        behind = gradient_at(tree.combine(1.0, theta, -delta, r))
+        direction = {n: r[n] if n in r else torch.zeros_like(leaf) for n, leaf in theta.items()}
+        ahead, behind = (
+            objective.gradient(tree.combine(1.0, theta, side, direction), samples, key)[0]
+            for side in (delta, -delta)
+        )
         return tree.scale(0.5 / delta, tree.subtract(ahead, behind))
 
-    return gradient_at(theta), central_difference
+    return moving_gradient(theta), central_difference
 
 
-def _descend(theta: Tree, step_size: float, gradient: Tree, moves: frozenset[str]) -> Tree:
-    moved = tree.descend(
-        {name: theta[name] for name in theta if name in moves}, step_size, gradient
-    )
-    return {name: moved.get(name, leaf) for name, leaf in theta.items()}
+def _gradient_of(
+    moves: frozenset[str],
+    objective: Objective,
+    theta: Tree,
+    samples: Samples,
+    key: Tensor | None,
+) -> Tree:
+    """∇L(θ, D) of some parameters; nothing is propagated to layers that have none of them."""
+
+    def value(moving: Tree) -> Tensor:
+        return objective.value({**theta, **moving}, samples, key)
+
+    moving = {name: leaf for name, leaf in theta.items() if name in moves}
+    gradient: Tree = torch.func.grad(value)(moving)
+    return gradient
+
+
+def _factors(adaptation: Adaptation, theta: Tree, steps: Tree) -> Tree | None:
+    """What α is multiplied by for each parameter that moves; None: by nothing."""
+    given = step_sizes.factors(adaptation, steps) if steps else adaptation.factors
+    return None if given is None else step_sizes.checked(given, theta, adaptation.moves(theta))
+
+
+def _stretched(factors: Tree | None, a: Tree) -> Tree:
+    """f ⊙ a where there is a factor, else a."""
+    if factors is None:
+        return a
+    return {name: factors[name] * leaf if name in factors else leaf for name, leaf in a.items()}
+
+
+def _along(name: str, step: Tensor, direction: Tree, r: Tree) -> Tensor:
+    """f ⊙ g ⊙ r of the parameter whose step size is called `name`, summed where it has but one."""
+    parameter = name.removeprefix(step_sizes.PREFIX)
+    product = direction[parameter] * r[parameter]
+    return product if step.shape == product.shape else product.sum()
+
+
+def _descend(theta: Tree, step_size: float, gradient: Tree) -> Tree:
+    """A step of the parameters that have a gradient."""
+    return {**theta, **tree.descend({n: theta[n] for n in gradient}, step_size, gradient)}
 
 
 def _stream(key: Tensor | None, purpose: int, step: int) -> Tensor | None:

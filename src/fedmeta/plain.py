@@ -24,9 +24,11 @@ def to_plain(value: Any) -> Any:
     """A dataclass, or what one holds, as dictionaries, lists, numbers and strings.
 
     Functions become "module:name", tensors shape and digest: enough to tell two settings apart.
+    Fields that equality does not look at (`field(compare=False)`) are no settings and left out.
     """
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
+        kept = [each.name for each in fields(value) if each.compare]
+        return {name: to_plain(getattr(value, name)) for name in kept}
     if isinstance(value, Mapping):
         return {str(key): to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -50,11 +52,12 @@ def from_plain(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
     Example:
         >>> from fedmeta.objective import Adaptation
-        >>> from_plain(Adaptation, {"step_size": 1, "scope": ["head.*"]}, "algorithm.inner")
-        Adaptation(step_size=1.0, steps=1, scope=('head.*',), batch_size=None)
+        >>> inner = from_plain(Adaptation, {"step_size": 1, "scope": ["head.*"]}, "algorithm.inner")
+        >>> inner.step_size, inner.scope
+        (1.0, ('head.*',))
     """
     hints = typing.get_type_hints(cls)
-    known = [each.name for each in fields(cls) if each.init]  # type: ignore[arg-type]
+    known = [each.name for each in fields(cls) if each.init and each.compare]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
             raise SettingError(f"{where} has no setting {name!r}", nearest(name, known))

@@ -67,6 +67,7 @@ def _paper(data: str) -> Table:
                 "curvature": "finite-difference",
                 "difference": {"growth": 10.0, "offset": 100.0},
                 "platform": "linearised",
+                "resplit": False,
             },
             "fedavg": {"step_size": 0.01},
             "per-fedavg": {"step_size": beta, "curvature": "finite-difference"},

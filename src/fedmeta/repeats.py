@@ -166,7 +166,7 @@ def _history(
         record: Record = {"round": number, **mine}
         evaluation = evaluations[number][repeat] if number in evaluations else None
         if evaluation is not None:
-            record["target"] = {s: row["mean"] for s, row in evaluation.summary().items()}
+            record |= evaluation.means()
         history.append({**record, "seconds": seconds})
     return history, False
 

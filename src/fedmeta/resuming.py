@@ -61,11 +61,11 @@ def start_digest(model: FunctionalModel, scaling: Scaling) -> str:
 
 
 def federation_digest(federation: Federation) -> str:
-    """A fingerprint of all samples that nodes hold, and of who holds them."""
+    """A fingerprint of all samples that nodes hold or are judged on, and of whose they are."""
     digest = hashlib.sha256()
     for node in federation.nodes:
         digest.update(f"{node.name}:{node.role}:{len(node.support)}:{len(node.query)};".encode())
-        for positions in (node.support, node.query):
+        for positions in (node.support, node.query, node.precise):
             digest.update(np.ascontiguousarray(federation.inputs[positions]).tobytes())
             digest.update(np.ascontiguousarray(federation.labels[positions]).tobytes())
     return digest.hexdigest()

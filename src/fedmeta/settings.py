@@ -1,8 +1,9 @@
 """All settings of a run: defaults, then a preset, then a TOML file, then flags.
 
-A settings file has the tables [data], [model], [training], [execution], [participation], [prior],
-a line `algorithm = "…"` that picks one, [inner] for the adaptation that all algorithms share, one
-table [algorithms.NAME] for the hyper-parameters of each, and `init` for a model to start from:
+A settings file has the tables [data], [model], [training], [execution], [participation],
+[augmentation] and [prior], a line `algorithm = "…"` that picks one, [inner] for the adaptation that
+all algorithms share, one table [algorithms.NAME] for the hyper-parameters of each, and `init` for a
+model to start from:
 
     preset = "paper"
     algorithm = "admm-fedmeta"
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm
+from fedmeta.augmentation import Augmentation
 from fedmeta.data.settings import BY_CLASS, DataSettings
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import SettingError, nearest, require
@@ -46,6 +48,7 @@ TABLES = {
     "training": TrainingSettings,
     "execution": Execution,
     "participation": Participation,
+    "augmentation": Augmentation,
 }
 _KEYS = (*TABLES, "preset", "algorithm", "algorithms", "inner", "prior", "loss", "init")
 
@@ -74,7 +77,7 @@ class PriorSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is: data, model, algorithm, training, execution, participation, loss.
+    """What a run is: its parts, each with settings of its own, and the name of the loss.
 
     And `init`: the run or file whose parameters it starts from, instead of the model's own.
     """
@@ -85,6 +88,7 @@ class Settings:
     training: TrainingSettings
     execution: Execution
     participation: Participation
+    augmentation: Augmentation
     loss: str
     init: str | None = None
 

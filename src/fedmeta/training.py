@@ -16,6 +16,7 @@ from torch import nn
 
 from fedmeta import checkpoints, tree
 from fedmeta.algorithms.base import Algorithm, NodeState, PlatformState
+from fedmeta.augmentation import Augmentation
 from fedmeta.checkpoints import Checkpoint
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
@@ -34,6 +35,8 @@ from fedmeta.plain import from_plain
 from fedmeta.resuming import check_same_run, federation_digest, start_digest, stored_run
 from fedmeta.run_folder import Record, RunFolder, versions
 from fedmeta.tree import Tree
+
+_NOT_OF_TRAINING = ("round", "seconds", "target", "precise")  # of what a round's record holds
 
 
 class Callback(Protocol):
@@ -78,6 +81,7 @@ def train(
     scaling: Scaling | None = None,
     execution: Execution = Execution(),
     participation: Participation = Participation(),
+    augmentation: Augmentation = Augmentation(),
     initial: Tree | None = None,
     folder: Path | str | None = None,
     resume: bool = False,
@@ -96,6 +100,7 @@ def train(
         scaling: of the inputs; None: per feature, from the source nodes.
         execution: device, dtype, path, memory budget, threads.
         participation: who is counted in a round.
+        augmentation: random flips and shifts of the source nodes' images.
         initial: parameters to start from instead of the model's own.
         folder: where the run is kept; None keeps it in memory only.
         resume: continue the run in `folder` from its newest checkpoint.
@@ -135,6 +140,7 @@ def train(
         scaling=scaling,
         execution=execution,
         participation=participation,
+        augmentation=augmentation,
         initial=initial,
         about_data=about_data,
     )
@@ -199,7 +205,7 @@ def _loop(
         if training.evaluates(number):
             evaluation = job.evaluate(result.state)
             if evaluation is not None:
-                record["target"] = {s: row["mean"] for s, row in evaluation.summary().items()}
+                record |= evaluation.means()
         if notes:
             record["note"] = "; ".join(notes)
         now = time.perf_counter()
@@ -310,6 +316,7 @@ def end(
     """Write the summary and tell everyone."""
     rounds = len(history)
     last = history[-1] if history else {}
+    precise = evaluation.precise if evaluation else None
     cost = gradient_evaluations(job.algorithm, job.federation)
     counted = sum(record["counted"] for record in history) / len(job.federation.sources)
     summary = {
@@ -319,8 +326,9 @@ def end(
         "metric": metric_name(job.federation.task),
         "adaptation_steps": job.algorithm.adaptation(state).steps,
         "target_metric": evaluation.summary() if evaluation else {},
+        "precise_metric": precise.summary() if precise else {},
         "targets": evaluation.per_node() if evaluation else [],
-        "last_round": {k: v for k, v in last.items() if k not in ("round", "seconds", "target")},
+        "last_round": {k: v for k, v in last.items() if k not in _NOT_OF_TRAINING},
         "parameters": tree.size(job.model.theta),
         "gradient_evaluations": cost * counted,
         "bytes_per_node": _traffic(history, len(job.federation.sources)) if cost > 0 else 0.0,

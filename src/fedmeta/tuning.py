@@ -98,6 +98,8 @@ def tune(
     built = [
         build_settings(merged([table, {"algorithms": {name: nested(point)}}])) for point in points
     ]
+    # What judges a target precisely is off limits here, as targets are.
+    built = [replace(each, data=replace(each.data, precise=0)) for each in built]
     drawn = load(built[0].data, built[0].training.seed)
     for number, (point, settings) in enumerate(zip(points, built, strict=True)):
         values: list[float] = []

@@ -26,6 +26,7 @@ from problems import (
     engine_for,
     flat,
     largest_difference,
+    paper_admm,
     softmax_regression,
     trace,
     unflat,
@@ -97,8 +98,8 @@ def test_dual_is_minus_the_weighted_meta_gradient_whatever_rho(
 ) -> None:
     theta, dual = vector(seed), vector(seed + 1)
     gradient, _ = meta_gradient(OBJECTIVE, MetaGradient(INNER), theta, DATA, facts(w, rho))
-    _, y = node_step(ADMMFedMeta(INNER), theta, dual, w, rho)
-    _, y_other = node_step(ADMMFedMeta(INNER), theta, dual, w, other)
+    _, y = node_step(paper_admm(INNER), theta, dual, w, rho)
+    _, y_other = node_step(paper_admm(INNER), theta, dual, w, other)
     assert close(y, -w * flat(gradient), w)
     assert torch.equal(y, y_other)
 
@@ -110,7 +111,7 @@ def test_one_vector_says_what_the_papers_two_do(
     """v = 2y − y⁻ = (y + ρθ_i) − ρθ and θ_i = θ + (y − y⁻)/ρ, for any K and η."""
     theta, before = vector(seed), vector(seed + 1)
     eta = relative / rho
-    algorithm = ADMMFedMeta(INNER, local_steps=steps, local_step_size=eta)
+    algorithm = paper_admm(INNER, local_steps=steps, local_step_size=eta)
     v, y = node_step(algorithm, theta, before, w, rho)
     theta_i, y_slow = slow_step(flat(theta), flat(before), w, rho, steps, eta)
     scale = w + rho + float(y.abs().max())
@@ -129,7 +130,7 @@ def test_platform_step_is_the_papers_formula(
     total_v, total_u = torch.zeros(SIZE).double(), torch.zeros(SIZE).double()
     for place, (w, rho) in enumerate(nodes):
         before = vector(seed + 20 + place)
-        v, _ = node_step(ADMMFedMeta(INNER), theta, before, w, rho)
+        v, _ = node_step(paper_admm(INNER), theta, before, w, rho)
         theta_i, y = slow_step(flat(theta), flat(before), w, rho, 1, 1 / rho)
         total_v, total_u = total_v + v, total_u + y + rho * theta_i
     rhos = sum(rho for _, rho in nodes)
@@ -141,7 +142,7 @@ def test_platform_step_is_the_papers_formula(
         "proximal": (total_u + 2 * strength * flat(prior)) / (2 * strength + rhos),
     }
     for platform, formula in expected.items():
-        algorithm = ADMMFedMeta(
+        algorithm = paper_admm(
             INNER,
             platform=platform,
             prior=SquaredEuclidean(strength, prior),
@@ -160,12 +161,12 @@ def test_first_step_is_twice_a_gradient_step(seed: int, sizes: list[float], rho:
     theta, total = vector(seed), torch.zeros(SIZE).double()
     weights = [size / sum(sizes) for size in sizes]
     for w in weights:
-        v, _ = node_step(ADMMFedMeta(INNER), theta, tree.zeros_like(theta), w, rho)
+        v, _ = node_step(paper_admm(INNER), theta, tree.zeros_like(theta), w, rho)
         total = total + v
     gradient, _ = meta_gradient(OBJECTIVE, MetaGradient(INNER), theta, DATA, facts(1, 1))
     rhos = rho * len(sizes)
     fleet = Fleet(number(rhos), len(sizes))
-    algorithm = ADMMFedMeta(INNER, rho)
+    algorithm = paper_admm(INNER, rho)
     state, metrics = algorithm.platform_step(
         algorithm.init(theta, fleet),
         Contribution(unflat(total, theta), number(rhos), {}),
@@ -180,8 +181,8 @@ def test_scaling_by_weight(seed: int, rho: float, eta: float, w: float) -> None:
     """ρ_i = w_iρ̃ and η = η̃/w_i: the node computes as one of weight 1, all scaled by w_i."""
     theta, before = vector(seed), vector(seed + 1)
     common: dict[str, Any] = {"local_steps": 2, "local_step_size": eta / (1 + rho)}
-    scaled = ADMMFedMeta(INNER, rho, "weight", **common)
-    plain = ADMMFedMeta(INNER, rho, **common)
+    scaled = paper_admm(INNER, rho, "weight", **common)
+    plain = paper_admm(INNER, rho, **common)
     assert scaled.penalties(["a"], number(w).reshape(1)).tolist() == [rho * w]
     v, y = node_step(scaled, theta, tree.scale(w, before), w, rho * w)
     v_one, y_one = node_step(plain, theta, before, 1.0, rho)
@@ -196,7 +197,7 @@ def test_rules_agree_when_everyone_takes_part() -> None:
         results = [
             trace(
                 engine_for(
-                    ADMMFedMeta(INNER, 0.5, rule=rule, platform=platform, prior=prior),
+                    paper_admm(INNER, 0.5, rule=rule, platform=platform, prior=prior),
                     data,
                     MODEL,
                     LAYOUTS["batched-3"],
@@ -218,7 +219,7 @@ def test_rules_differ_when_some_are_missing() -> None:
     results = [
         trace(
             engine_for(
-                ADMMFedMeta(INNER, 0.5, rule=rule),
+                paper_admm(INNER, 0.5, rule=rule),
                 data,
                 MODEL,
                 participation=Participation(0.5),
@@ -237,9 +238,7 @@ def test_a_prior_of_no_strength_is_no_prior_bit_for_bit() -> None:
         ends = [
             flat(
                 trace(
-                    engine_for(
-                        ADMMFedMeta(INNER, 0.5, platform=platform, prior=prior), data, MODEL
-                    ),
+                    engine_for(paper_admm(INNER, 0.5, platform=platform, prior=prior), data, MODEL),
                     MODEL,
                     3,
                 ).state.theta
@@ -251,14 +250,14 @@ def test_a_prior_of_no_strength_is_no_prior_bit_for_bit() -> None:
 
 def test_a_strong_prior_wins_with_the_proximal_step() -> None:
     data, prior = classification(shape=(2,), classes=2), vector(3)
-    algorithm = ADMMFedMeta(INNER, 0.5, platform="proximal", prior=SquaredEuclidean(1e9, prior))
+    algorithm = paper_admm(INNER, 0.5, platform="proximal", prior=SquaredEuclidean(1e9, prior))
     end = trace(engine_for(algorithm, data, MODEL), MODEL, 5).theta[-1]
     assert float((end - flat(prior)).abs().max()) < 1e-6
 
 
 def test_random_duals_are_drawn_once_per_node() -> None:
     data = classification(shape=(2,), classes=2)
-    algorithm = ADMMFedMeta(INNER, 0.5, dual_deviation=0.01)
+    algorithm = paper_admm(INNER, 0.5, dual_deviation=0.01)
     engine = engine_for(algorithm, data, MODEL)
     duals = torch.cat(
         [leaf.reshape(5, -1) for leaf in engine.start(MODEL.theta)[1]["dual"].values()], 1
@@ -270,15 +269,15 @@ def test_random_duals_are_drawn_once_per_node() -> None:
     # For K = 1 the dual is forgotten after a round, the step is not.
     end, plain = (
         trace(engine_for(each, data, MODEL), MODEL, 1)
-        for each in (algorithm, ADMMFedMeta(INNER, 0.5))
+        for each in (algorithm, paper_admm(INNER, 0.5))
     )
     difference = -duals.sum(0) / 2.5
     assert close(end.theta[0] - plain.theta[0], difference)
 
 
 def test_settings() -> None:
-    assert ADMMFedMeta(local_steps=3).passes == Passes(9, 3)
-    assert ADMMFedMeta(INNER).adaptation(PlatformState({})) is INNER
+    assert paper_admm(local_steps=3).passes == Passes(9, 3)
+    assert paper_admm(INNER).adaptation(PlatformState({})) is INNER
     for arguments, named in [
         ({"penalty": 0.0}, "penalty ρ is 0.0"),
         ({"penalty": {"a": -1.0}}, "penalty ρ of node 'a'"),
@@ -291,18 +290,18 @@ def test_settings() -> None:
         ({"curvature": "full"}, "curvature"),
     ]:
         with pytest.raises(SettingError, match=named):
-            ADMMFedMeta(**arguments)
+            paper_admm(**arguments)
 
 
 def test_penalties_by_name() -> None:
     weights = torch.tensor([0.25, 0.75])
-    by_name = ADMMFedMeta(penalty={"b": 2.0, "a": 1.0, "c": 9.0})
+    by_name = paper_admm(penalty={"b": 2.0, "a": 1.0, "c": 9.0})
     assert by_name.penalties(["a", "b"], weights).tolist() == [1, 2]
     with pytest.raises(SettingError, match=r"no ρ for node 'd' \(1 such nodes\)"):
         by_name.penalties(["a", "d"], weights)
 
 
 def test_a_prior_of_another_model_is_refused_at_the_start() -> None:
-    algorithm = ADMMFedMeta(prior=SquaredEuclidean(1.0, {"other": torch.zeros(1)}))
+    algorithm = paper_admm(prior=SquaredEuclidean(1.0, {"other": torch.zeros(1)}))
     with pytest.raises(ModelError, match=r"no tensor '0\.weight'"):
         engine_for(algorithm, classification(shape=(2,), classes=2), MODEL).start(MODEL.theta)

@@ -9,7 +9,6 @@ import torch
 
 from fedmeta.algorithms import (
     ALGORITHMS,
-    ADMMFedMeta,
     Algorithm,
     Centralised,
     FedAvg,
@@ -32,6 +31,7 @@ from problems import (
     flat,
     largest_difference,
     mlp,
+    paper_admm,
     trace,
 )
 
@@ -81,8 +81,8 @@ def test_local_only_never_changes_theta() -> None:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        ADMMFedMeta(),
-        ADMMFedMeta(rule="stale"),
+        paper_admm(),
+        paper_admm(rule="stale"),
         FedAvg(),
         PerFedAvg(),
         FedMeta(optimizer="adam"),
@@ -113,7 +113,7 @@ def test_a_round_without_uploads_changes_nothing(algorithm: Algorithm, layout: s
 @pytest.mark.parametrize("platform", ["linearised", "proximal"])
 def test_the_prior_pulls_even_when_every_upload_is_lost(rule: Any, platform: Any) -> None:
     prior = SquaredEuclidean(0.3, {n: leaf + 1 for n, leaf in MODEL.theta.items()})
-    algorithm = ADMMFedMeta(Adaptation(0.1), 0.5, rule=rule, platform=platform, prior=prior)
+    algorithm = paper_admm(Adaptation(0.1), 0.5, rule=rule, platform=platform, prior=prior)
     none = Participation(lost=1 - 1e-12)
     engine = engine_for(algorithm, DATA, MODEL, LAYOUTS["batched-3"], none)
     state, nodes = engine.start(MODEL.theta)
@@ -126,7 +126,7 @@ def test_the_prior_pulls_even_when_every_upload_is_lost(rule: Any, platform: Any
 
 @pytest.mark.parametrize("rule", ["participants", "stale"])
 def test_nodes_that_are_not_counted_keep_their_state(rule: str) -> None:
-    algorithm = ADMMFedMeta(Adaptation(0.1), rule=rule)
+    algorithm = paper_admm(Adaptation(0.1), rule=rule)
     engine = engine_for(algorithm, DATA, MODEL, LAYOUTS["batched-3"], Participation(0.4))
     state, nodes = engine.start(MODEL.theta)
     counted = Participation(0.4).counted(5, 1, engine._draws).tolist()
@@ -145,7 +145,7 @@ def test_adam_by_hand() -> None:
     for step in (1, 2, 3):
         theta, memory = adam.step(theta, {"a": torch.tensor([4.0, -0.5])}, memory)
         assert theta["a"].tolist() == pytest.approx([1 - 0.1 * step, -2 + 0.1 * step], rel=1e-5)
-    assert float(memory["steps"]["count"]) == 3
+    assert float(memory["updates"]["count"]) == 3
     assert ServerOptimizer("sgd", 0.1).platform_state(theta).memory == {}
     with pytest.raises(SettingError, match="did you mean 'adam'"):
         ServerOptimizer("adma", 0.1)

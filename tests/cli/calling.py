@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmeta.cli import adapt, compare, data, evaluate, guarded, report, train, tune
+from fedmeta.cli import adapt, compare, data, evaluate, guarded, report, reproduce, train, tune
 from fedmeta.cli.plain_shell import run_plain
 from fedmeta.cli.typer_shell import run_typer
 
-COMMANDS = [each.COMMAND for each in (train, adapt, evaluate, compare, tune, report, data)]
+MODULES = (train, adapt, evaluate, compare, tune, report, data, reproduce)
+COMMANDS = [each.COMMAND for each in MODULES]
 SHELLS = {"typer": run_typer, "plain": run_plain}
 _PROGRESS = re.compile(r"\S.*: round \d+/\d+")
 

@@ -8,10 +8,11 @@ from fedmeta.data import DataSettings, Federation, Node, Task, describe, load
 def test_counts_by_hand():
     nodes = [
         Node("a", "source", np.array([0, 1]), np.array([2])),
-        Node("b", "target", np.array([3]), np.array([4])),
+        Node("b", "target", np.array([3]), np.array([4]), np.array([4, 5])),
     ]
     task = Task("classification", 2, ("no", "yes"))
-    data = Federation(np.zeros((5, 1, 8, 8)), np.array([0, 1, 1, 1, 1]), task, nodes, "d", ("n",))
+    inputs, labels = np.zeros((6, 1, 8, 8)), np.array([0, 1, 1, 1, 1, 1])
+    data = Federation(inputs, labels, task, nodes, "d", ("n",))
     assert describe(data) == {
         "name": "d",
         "task": {"kind": "classification", "outputs": 2, "class_names": ["no", "yes"]},
@@ -25,9 +26,17 @@ def test_counts_by_hand():
                 "role": "source",
                 "support": 2,
                 "query": 1,
+                "precise": 0,
                 "classes": {"no": 1, "yes": 2},
             },
-            {"name": "b", "role": "target", "support": 1, "query": 1, "classes": {"yes": 2}},
+            {
+                "name": "b",
+                "role": "target",
+                "support": 1,
+                "query": 1,
+                "precise": 2,
+                "classes": {"yes": 2},
+            },
         ],
     }
 

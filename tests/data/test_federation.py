@@ -55,6 +55,51 @@ def test_unused_samples_may_be_anything():
     assert build(([0], [1]), inputs=inputs).nodes[0].size == 2
 
 
+def with_target(precise, inputs=None, labels=None, role="target"):
+    """A source with samples 0 to 2, a target with 3 and 4, and more that are free."""
+    nodes = [
+        Node("a", "source", np.array([0]), np.array([1, 2])),
+        Node("b", role, np.array([3]), np.array([4]), np.array(precise, int)),
+    ]
+    inputs = np.zeros((8, 2)) if inputs is None else inputs
+    return Federation(inputs, np.zeros(8, int) if labels is None else labels, TASK, nodes)
+
+
+def test_precise_sets_may_have_what_nobody_learns_from():
+    data = with_target([4, 7, 5])
+    assert data.targets[0].precise.tolist() == [4, 7, 5]
+    assert data.targets[0].size == 2  # they are not its own
+    nodes = [*data.nodes, Node("c", "target", np.array([5]), np.array([6]), np.array([4, 3]))]
+    assert len(data.with_nodes(nodes).targets) == 2
+
+
+@pytest.mark.parametrize(
+    ("precise", "more", "message"),
+    [
+        ([4, 0], {}, "precise set of node 'b' has sample 0 that a source node holds"),
+        ([5, 2], {}, "precise set of node 'b' has sample 2 that a source node holds"),
+        ([4, 3], {}, "precise set of node 'b' has sample 3 of its support set"),
+        ([5, 5], {}, "precise set of node 'b' has a sample twice"),
+        ([8], {}, "points outside its 8 samples"),
+        ([-1], {}, "points outside its 8 samples"),
+        ([5], {"role": "source"}, "source node 'b' has a precise set"),
+        ([5], {"inputs": np.array([[0.0]] * 5 + [[np.nan]] * 3)}, "sample 5 of own data has NaN"),
+        ([5], {"labels": np.array([0] * 5 + [7] * 3)}, "run from 0 to 7"),
+    ],
+)
+def test_precise_sets_that_would_not_be_honest(precise, more, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        with_target(precise, **more)
+
+
+def test_what_is_held_out_has_no_precise_set():
+    data = load(DataSettings(nodes=20, precise=50), 0)
+    assert all(len(node.precise) == 50 for node in data.targets)
+    held = data.hold_out(0.25, seed=1)
+    assert len(held.targets) == 4
+    assert all(len(node.precise) == 0 for node in held.nodes)
+
+
 def test_node_by_name():
     data = build(([0], [1]), ([2], [3, 4]))
     assert data.node("n1").size == 3

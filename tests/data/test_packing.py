@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta.data import Federation, Node, Scaling, Task, longest_sets, pack, unpacked
+from fedmeta.data import Federation, Node, Scaling, Task, longest_sets, pack, pack_precise, unpacked
 from fedmeta.errors import DataError
 
 PLAIN = Scaling(np.zeros(()), np.ones(()))
@@ -40,6 +40,21 @@ def test_chunks_share_a_shape(data):
         pack(data, data.nodes, PLAIN, sizes=(2, 2))
     with pytest.raises(DataError, match="no nodes of own data to pack"):
         pack(data, [], PLAIN)
+
+
+def test_precise_sets_by_hand(data):
+    nodes = [
+        Node("a", "target", np.array([4, 1]), np.array([2]), np.array([2, 3, 5])),
+        Node("b", "target", np.array([0]), np.array([6]), np.array([6])),
+        Node("c", "target", np.array([3]), np.array([5])),
+    ]
+    data = data.with_nodes(nodes)
+    packed = pack_precise(data, nodes, PLAIN)
+    assert packed.inputs[:, :, 0].tolist() == [[4, 6, 10], [12, 0, 0], [6, 6, 6]]
+    assert packed.labels.tolist() == [[2, 0, 2], [0, 0, 0], [0, 0, 0]]
+    assert packed.mask.tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
+    assert pack_precise(data, nodes[1:2], PLAIN, torch.float64, size=4).inputs.shape == (1, 4, 2)
+    assert pack_precise(data, nodes[2:], PLAIN).mask.tolist() == [[0]]
 
 
 def test_unpacked_is_the_unmasked_part(data):

@@ -73,6 +73,18 @@ def test_resolved_fills_in_partition_and_task(fields, partition, task):
         ({"scaling_floor": True}, "scaling_floor is True"),
         ({"targets": "node-001"}, "targets is 'node-001'"),
         ({"targets": [1]}, "targets is [1]"),
+        ({"precise": -1}, "precise is -1: give a whole number of at least 0"),
+        ({"precise": True}, "precise is True"),
+        (
+            {"precise": 9, "name": "a.csv", "node": "u"},
+            "precise is 9 but partition is 'column', where a node's samples are its own",
+        ),
+        ({"precise": 9, "name": "sinusoid"}, "'sinusoid' is a regression task, which has no class"),
+        (
+            {"precise": 9, "name": "a.csv", "node": "u", "task": "regression"},
+            "'a.csv' is a regression task",
+        ),
+        ({"precise": 9, "partition": "episodes"}, "every node numbers its classes anew"),
         ({"node": "user"}, "the built-in 'digits' has no columns"),
         ({"label": "kind"}, "leave label out"),
         ({"task": "regression"}, "'digits' is a classification task"),

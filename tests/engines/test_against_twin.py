@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fedmeta.algorithms import (
-    ADMMFedMeta,
     Algorithm,
     Centralised,
     FedAvg,
@@ -32,6 +31,7 @@ from problems import (
     flat,
     largest_difference,
     mlp,
+    paper_admm,
     trace,
     twin_model,
     twin_nodes,
@@ -81,20 +81,20 @@ HEAD = torch.cat(
 EVEN = [0.5] * 4
 
 ADMM = {
-    "plain": Case(ADMMFedMeta(INNER, 0.5), {**ALPHA, "rho": EVEN}),
-    "K=3": Case(ADMMFedMeta(INNER, 0.5, local_steps=3), {**ALPHA, "rho": EVEN, "K": 3}),
+    "plain": Case(paper_admm(INNER, 0.5), {**ALPHA, "rho": EVEN}),
+    "K=3": Case(paper_admm(INNER, 0.5, local_steps=3), {**ALPHA, "rho": EVEN, "K": 3}),
     "K=1, explicit eta": Case(
-        ADMMFedMeta(INNER, 0.5, local_step_size=0.7), {**ALPHA, "rho": EVEN, "eta": 0.7}
+        paper_admm(INNER, 0.5, local_step_size=0.7), {**ALPHA, "rho": EVEN, "eta": 0.7}
     ),
     "K=2, explicit eta": Case(
-        ADMMFedMeta(INNER, 0.5, local_steps=2, local_step_size=0.7),
+        paper_admm(INNER, 0.5, local_steps=2, local_step_size=0.7),
         {**ALPHA, "rho": EVEN, "K": 2, "eta": 0.7},
     ),
     "rho by node": Case(
-        ADMMFedMeta(INNER, RHO, local_steps=2), {**ALPHA, "rho": list(RHO.values()), "K": 2}
+        paper_admm(INNER, RHO, local_steps=2), {**ALPHA, "rho": list(RHO.values()), "K": 2}
     ),
     "rho by node and weight, explicit eta": Case(
-        ADMMFedMeta(INNER, RHO, "weight", local_steps=2, local_step_size=1.5),
+        paper_admm(INNER, RHO, "weight", local_steps=2, local_step_size=1.5),
         {
             **ALPHA,
             "rho": [rho * w for rho, w in zip(RHO.values(), W, strict=True)],
@@ -103,11 +103,11 @@ ADMM = {
         },
     ),
     "linearised prior": Case(
-        ADMMFedMeta(INNER, RHO, prior=prior(0.2)),
+        paper_admm(INNER, RHO, prior=prior(0.2)),
         {**ALPHA, "rho": list(RHO.values()), "lam": 0.2, "theta_p": PRIOR},
     ),
     "proximal prior": Case(
-        ADMMFedMeta(INNER, RHO, platform="proximal", prior=prior(5.0)),
+        paper_admm(INNER, RHO, platform="proximal", prior=prior(5.0)),
         {
             **ALPHA,
             "rho": list(RHO.values()),
@@ -116,14 +116,14 @@ ADMM = {
             "platform": "proximal",
         },
     ),
-    "participants, half": Case(ADMMFedMeta(INNER, RHO), {**ALPHA, "rho": list(RHO.values())}, HALF),
+    "participants, half": Case(paper_admm(INNER, RHO), {**ALPHA, "rho": list(RHO.values())}, HALF),
     "participants, lossy, prior": Case(
-        ADMMFedMeta(INNER, RHO, prior=prior(0.2)),
+        paper_admm(INNER, RHO, prior=prior(0.2)),
         {**ALPHA, "rho": list(RHO.values()), "lam": 0.2, "theta_p": PRIOR},
         LOSSY,
     ),
     "participants, half, proximal": Case(
-        ADMMFedMeta(INNER, RHO, platform="proximal", prior=prior(0.2)),
+        paper_admm(INNER, RHO, platform="proximal", prior=prior(0.2)),
         {
             **ALPHA,
             "rho": list(RHO.values()),
@@ -134,21 +134,21 @@ ADMM = {
         HALF,
     ),
     "stale, everyone": Case(
-        ADMMFedMeta(INNER, RHO, rule="stale"),
+        paper_admm(INNER, RHO, rule="stale"),
         {**ALPHA, "rho": list(RHO.values()), "rule": "stale"},
     ),
     "stale, half, K=2": Case(
-        ADMMFedMeta(INNER, 0.8, rule="stale", local_steps=2),
+        paper_admm(INNER, 0.8, rule="stale", local_steps=2),
         {**ALPHA, "rho": [0.8] * 4, "rule": "stale", "K": 2},
         HALF,
     ),
     "stale, lossy, prior": Case(
-        ADMMFedMeta(INNER, RHO, rule="stale", prior=prior(0.2)),
+        paper_admm(INNER, RHO, rule="stale", prior=prior(0.2)),
         {**ALPHA, "rho": list(RHO.values()), "rule": "stale", "lam": 0.2, "theta_p": PRIOR},
         LOSSY,
     ),
     "stale, half, proximal": Case(
-        ADMMFedMeta(INNER, RHO, rule="stale", platform="proximal", prior=prior(0.2)),
+        paper_admm(INNER, RHO, rule="stale", platform="proximal", prior=prior(0.2)),
         {
             **ALPHA,
             "rho": list(RHO.values()),
@@ -160,11 +160,11 @@ ADMM = {
         HALF,
     ),
     "finite difference": Case(
-        ADMMFedMeta(INNER, 0.5, curvature="finite-difference"),
+        paper_admm(INNER, 0.5, curvature="finite-difference"),
         {**ALPHA, "rho": EVEN, "curvature": "finite-difference"},
     ),
     "finite difference of another schedule, 2 steps": Case(
-        ADMMFedMeta(
+        paper_admm(
             Adaptation(0.1, steps=2),
             0.5,
             curvature="finite-difference",
@@ -179,17 +179,17 @@ ADMM = {
         },
     ),
     "no curvature": Case(
-        ADMMFedMeta(INNER, 0.5, curvature="none"), {**ALPHA, "rho": EVEN, "curvature": "none"}
+        paper_admm(INNER, 0.5, curvature="none"), {**ALPHA, "rho": EVEN, "curvature": "none"}
     ),
     "3 inner steps": Case(
-        ADMMFedMeta(Adaptation(0.1, steps=3), 0.5), {**ALPHA, "rho": EVEN, "steps": 3}
+        paper_admm(Adaptation(0.1, steps=3), 0.5), {**ALPHA, "rho": EVEN, "steps": 3}
     ),
     "head only": Case(
-        ADMMFedMeta(Adaptation(0.3, steps=2, scope="head"), 0.5),
+        paper_admm(Adaptation(0.3, steps=2, scope="head"), 0.5),
         {"alpha": 0.3, "rho": EVEN, "steps": 2, "mask": HEAD},
     ),
     "head only, finite difference": Case(
-        ADMMFedMeta(Adaptation(0.3, scope=("2.*",)), 0.5, curvature="finite-difference"),
+        paper_admm(Adaptation(0.3, scope=("2.*",)), 0.5, curvature="finite-difference"),
         {"alpha": 0.3, "rho": EVEN, "mask": HEAD, "curvature": "finite-difference"},
     ),
 }

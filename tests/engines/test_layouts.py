@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from engines.runs import CHUNKED, convolutional, run
-from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg
+from fedmeta.algorithms import Algorithm, FedAvg
 from fedmeta.data import Federation
 from fedmeta.engines import recording
 from fedmeta.engines.execution import Execution
@@ -27,6 +27,7 @@ from problems import (
     flat,
     largest_difference,
     mlp,
+    paper_admm,
     twin_model,
     twin_nodes,
 )
@@ -62,7 +63,7 @@ class Case:
 
 
 def admm(curvature: Any) -> tuple[Algorithm, Callable[..., Any], dict[str, Any]]:
-    algorithm = ADMMFedMeta(Adaptation(0.1), 0.5, curvature=curvature)
+    algorithm = paper_admm(Adaptation(0.1), 0.5, curvature=curvature)
     return algorithm, twin.admm_fedmeta, {"alpha": 0.1, "rho": 0.5, "curvature": curvature}
 
 

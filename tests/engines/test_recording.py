@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from engines.runs import VALUES, convolutional, dropping, everything, run
-from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm, FedAvg
+from fedmeta.algorithms import ALGORITHMS, Algorithm, FedAvg
 from fedmeta.data import Federation
 from fedmeta.engines import recording
 from fedmeta.engines.recording import Recorder
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
 from fedmeta.regularizers import SquaredEuclidean
-from problems import classification, double, mlp
+from problems import classification, double, mlp, paper_admm
 
 EVEN = classification(((3, 3),) * 4)  # chunks of one shape: one recording
 PICTURES = classification(((3, 3),) * 4, shape=(1, 5, 5))
@@ -80,15 +80,15 @@ class Case:
 
 PRIOR = SquaredEuclidean(0.2, {n: 0.3 * p for n, p in double(mlp()).theta.items()})
 CASES = {
-    "convolution": Case(ADMMFedMeta(INNER), convolutional(), PICTURES),
+    "convolution": Case(paper_admm(INNER), convolutional(), PICTURES),
     "dropout, batches, K=2": Case(
-        ADMMFedMeta(Adaptation(0.1, batch_size=2), local_steps=2, local_step_size=0.5), dropping()
+        paper_admm(Adaptation(0.1, batch_size=2), local_steps=2, local_step_size=0.5), dropping()
     ),
-    "differences": Case(ADMMFedMeta(INNER, curvature="finite-difference"), mlp()),
-    "prior": Case(ADMMFedMeta(INNER, prior=PRIOR), mlp()),
-    "proximal prior": Case(ADMMFedMeta(INNER, platform="proximal", prior=PRIOR), mlp()),
+    "differences": Case(paper_admm(INNER, curvature="finite-difference"), mlp()),
+    "prior": Case(paper_admm(INNER, prior=PRIOR), mlp()),
+    "proximal prior": Case(paper_admm(INNER, platform="proximal", prior=PRIOR), mlp()),
     "stale, half": Case(
-        ADMMFedMeta(INNER, rule="stale"), mlp(), participation=Participation(0.5, lost=0.1)
+        paper_admm(INNER, rule="stale"), mlp(), participation=Participation(0.5, lost=0.1)
     ),
     "FedAvg, dropout, batches": Case(FedAvg(0.1, local_steps=2, batch_size=3), dropping()),
 }
@@ -111,13 +111,13 @@ def test_every_kind_of_step_gives_the_bits_of_plain_calls(
 
 @pytest.mark.usefixtures("early")
 def test_a_platform_with_a_prior_is_recorded() -> None:
-    _, engine = run(ADMMFedMeta(INNER, prior=PRIOR), double(mlp()), data=EVEN, rounds=1)
+    _, engine = run(paper_admm(INNER, prior=PRIOR), double(mlp()), data=EVEN, rounds=1)
     assert all(ready.concurrent for ready in engine._platform._recorded.values())
 
 
 def test_rounds_and_keys_are_no_part_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """δ_t falls with the round, and batches and masks are drawn anew in each."""
-    algorithm = ADMMFedMeta(Adaptation(0.1, batch_size=2), curvature="finite-difference")
+    algorithm = paper_admm(Adaptation(0.1, batch_size=2), curvature="finite-difference")
     both_ways(monkeypatch, algorithm, dropping(), EVEN, rounds=20)
 
 
@@ -125,7 +125,7 @@ def test_recorded_in_the_middle_of_a_run(monkeypatch: pytest.MonkeyPatch) -> Non
     results = []
     for patience in (0, float("inf")):
         monkeypatch.setattr(recording, "_PATIENCE", patience)
-        result, engine = run(ADMMFedMeta(INNER), double(mlp()), data=EVEN, rounds=4)
+        result, engine = run(paper_admm(INNER), double(mlp()), data=EVEN, rounds=4)
         assert len(engine._sum._recorded) == (patience == 0)
         results.append(everything(result))
     assert results[0] == results[1]

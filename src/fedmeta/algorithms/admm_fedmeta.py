@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedmeta import randomness, tree
+from fedmeta.algorithms import automatic_penalty
 from fedmeta.algorithms.base import (
     Contribution,
     Fleet,
@@ -21,8 +22,9 @@ from fedmeta.algorithms.base import (
 from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.data.packing import NodeData
 from fedmeta.errors import SettingError, require, require_choice, require_positive, require_whole
-from fedmeta.objective import Facts, Objective, Passes, meta_gradient
+from fedmeta.objective import Adaptation, Facts, Objective, Passes, meta_gradient
 from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.step_sizes import split
 from fedmeta.tree import Tree
 
 _DUAL = 4  # the purpose of the random draw of y⁰
@@ -39,11 +41,13 @@ class ADMMFedMeta(MetaLearner):
 
     With K local steps of size η the dual is reached by z⁰ = y⁻,
     z^{k+1} = (1 − ηρ) z^k − ηρ w G(θ + (z^k − y⁻)/ρ), y = z^K; this is gradient descent on the
-    augmented Lagrangian in θ_i, written in z = y⁻ + ρ(θ_i − θ). For K = 1, η = 1/ρ it is y = −wG.
+    augmented Lagrangian in θ_i, written in z = y⁻ + ρ(θ_i − θ). For K = 1, η = 1/ρ it is y = −wG,
+    which does not depend on ρ. So with penalty "auto", which goes with K = 1, a node sends y itself
+    and remembers nothing, and the platform finds ρ as it goes (`automatic_penalty`).
 
     Args:
-        inner, curvature, difference: see `MetaLearner`.
-        penalty: ρ > 0, one number or one per node name.
+        inner, curvature, difference, resplit: see `MetaLearner`.
+        penalty: "auto", or ρ > 0 as in the paper, one number or one per node name.
         penalty_unit: "node": ρ_i is `penalty`; "weight": ρ_i = w_i·penalty (and η_i = η/w_i), so
             that Σρ_i = penalty whatever the number of nodes.
         local_steps: K ≥ 1.
@@ -53,6 +57,7 @@ class ADMMFedMeta(MetaLearner):
             keeps the last counted contribution of the others.
         dual_deviation: σ of a truncated normal y⁰; 0 starts from zero.
         prior: λ, θ_p and the divergence, or None.
+        first_penalty: ρ of the first round under "auto"; 1/ρ is how far parameters move then.
 
     Example:
         >>> ADMMFedMeta(penalty=0.3).passes
@@ -64,7 +69,7 @@ class ADMMFedMeta(MetaLearner):
 
     name: ClassVar[str] = "admm-fedmeta"
 
-    penalty: float | Mapping[str, float] = 0.3
+    penalty: float | Mapping[str, float] | Literal["auto"] = "auto"
     penalty_unit: Literal["node", "weight"] = "node"
     local_steps: int = 1
     local_step_size: float | None = None
@@ -72,12 +77,19 @@ class ADMMFedMeta(MetaLearner):
     rule: Literal["participants", "stale"] = "participants"
     dual_deviation: float = 0.0
     prior: SquaredEuclidean | None = None
+    resplit: bool = field(default=True, kw_only=True)
+    first_penalty: float = field(default=1000.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rhos = self.penalty if isinstance(self.penalty, Mapping) else {"": self.penalty}
-        for node, rho in rhos.items():
-            require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
+        if isinstance(self.penalty, str):
+            require_choice("penalty", self.penalty, ("auto",))
+            self._check_automatic()
+        else:
+            rhos = self.penalty if isinstance(self.penalty, Mapping) else {"": self.penalty}
+            for node, rho in rhos.items():
+                require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
+        require_positive("first_penalty", self.first_penalty)
         require_choice("penalty_unit", self.penalty_unit, ("node", "weight"))
         require_whole("local_steps", self.local_steps, 1)
         if self.local_step_size is not None:
@@ -87,6 +99,28 @@ class ADMMFedMeta(MetaLearner):
         deviation = self.dual_deviation
         require(0 <= deviation < 1e6, "dual_deviation", deviation, "a number of at least 0")
 
+    def _check_automatic(self) -> None:
+        """Refuse what needs a penalty that the nodes know."""
+        plain = {
+            "penalty_unit": "node",
+            "local_steps": 1,
+            "local_step_size": None,
+            "platform": "linearised",
+            "rule": "participants",
+            "dual_deviation": 0.0,
+        }
+        for name, value in plain.items():
+            if getattr(self, name) != value:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)!r} but penalty is 'auto'",
+                    f"give a penalty as a number, or leave {name} out",
+                )
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the platform finds ρ."""
+        return isinstance(self.penalty, str)
+
     @property
     def passes(self) -> Passes:
         """K meta-gradients per round."""
@@ -94,7 +128,9 @@ class ADMMFedMeta(MetaLearner):
         return Passes(self.local_steps * one.support, self.local_steps * one.query)
 
     def penalties(self, names: Sequence[str], weights: Tensor) -> Tensor:
-        """ρ_i of every source node."""
+        """ρ_i of every source node; w_i under "auto"."""
+        if isinstance(self.penalty, str):
+            return weights
         if isinstance(self.penalty, Mapping):
             if missing := [name for name in names if name not in self.penalty]:
                 raise SettingError(
@@ -113,26 +149,39 @@ class ADMMFedMeta(MetaLearner):
         """
         if self.prior is not None:
             self.prior.checked(theta)
+        joint = self.started(theta)
+        if self.automatic:
+            return self.parted(joint, automatic_penalty.start(joint, self.first_penalty))
         if self.rule == "stale":
-            return PlatformState(theta, {"uploads": tree.scale(fleet.penalty, theta)})
-        return PlatformState(theta, {"duals": tree.zeros_like(theta)})
+            return self.parted(joint, {"uploads": tree.scale(fleet.penalty, joint)})
+        return self.parted(joint, {"duals": tree.zeros_like(joint)})
 
     def init_node(self, theta: Tree, facts: Facts) -> NodeState:
-        """y⁰ and, for the rule "stale", what the platform assumes was sent: u⁰ = ρθ¹."""
-        dual = tree.zeros_like(theta)
+        """y⁰ and, for the rule "stale", what the platform assumes was sent: u⁰ = ρθ¹.
+
+        Under "auto" nothing: K = 1 needs no y⁻, and the platform forms Σv_i itself.
+        """
+        if self.automatic:
+            return {}
+        joint = self.started(theta)
+        dual = tree.zeros_like(joint)
         if self.dual_deviation > 0:
             stream = randomness.fold(facts.key, _DUAL)
-            for place, (name, leaf) in enumerate(dual.items()):
+            for place, (name, leaf) in enumerate(theta.items()):
                 draw = randomness.truncated_normal(randomness.fold(stream, place), leaf.numel())
                 dual[name] = self.dual_deviation * draw.reshape(leaf.shape).to(leaf.dtype)
         if self.rule == "participants":
             return {"dual": dual}
-        return {"dual": dual, "sent": tree.scale(facts.penalty, theta)}
+        return {"dual": dual, "sent": tree.scale(facts.penalty, joint)}
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
     ) -> tuple[Contribution, NodeState]:
-        """Steps 1-5 of the algorithm; returns v_i and the new dual."""
+        """Steps 1-5 of the algorithm; returns v_i and the new dual (under "auto" y_i alone)."""
+        if self.automatic:
+            gradient, loss = meta_gradient(objective, self.meta_gradient, theta, data, facts)
+            dual = tree.scale(-facts.weight, gradient)
+            return Contribution(dual, facts.weight, {"meta_loss": facts.weight * loss}), node
         w, rho, before = facts.weight, facts.penalty, node["dual"]
         dual, local, losses = before, theta, []
         for step in range(self.local_steps):
@@ -166,18 +215,22 @@ class ADMMFedMeta(MetaLearner):
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
         """θ⁺ from Σv_i (or from U), and the residuals that the sums give for free."""
-        theta, everyone = state.theta, fleet.penalty
-        prior = None if self.prior is None else self.prior.fitted(theta)
-        pull = None if prior is None else prior.gradient(theta)
+        if self.automatic:
+            return self._automatic_step(state, total)
+        joint, everyone = self.joined(state), fleet.penalty
+        prior = None if self.prior is None else self.prior.fitted(state.theta)
+        pull = None  # of the prior, which knows θ and no step sizes
+        if prior is not None:
+            pull = {**tree.zeros_like(joint), **prior.gradient(state.theta)}
         metrics: Metrics = {}
         if self.rule == "stale":
             uploads = tree.add(state.memory["uploads"], total.update)
             memory = {"uploads": uploads}
             free = tree.scale(1 / everyone, uploads)
-            v = tree.combine(1.0, uploads, -everyone, theta)
+            v = tree.combine(1.0, uploads, -everyone, joint)
         else:
             step = mean_update(total)
-            free = tree.add(theta, step)
+            free = tree.add(joint, step)
             v = tree.scale(everyone, step)  # as if everyone agreed with those that were counted
             # Σy = (Σv + Σy⁻)/2 over those counted; their part of Σy⁻ is taken in proportion to
             # Σρ, which is exact when everyone was.
@@ -188,10 +241,37 @@ class ADMMFedMeta(MetaLearner):
         if prior is None or pull is None or prior.strength == 0:  # λ = 0 is no prior, bit for bit
             updated = free
         elif self.platform == "proximal":
-            updated = prior.proximal(free, everyone)
+            updated = {**free, **prior.proximal(split(free)[0], everyone)}
         else:
             updated = tree.combine(1.0, free, -1 / everyone, pull)
-        return PlatformState(updated, memory), metrics
+        return self.parted(updated, memory), metrics
+
+    def _automatic_step(
+        self, state: PlatformState, total: Contribution
+    ) -> tuple[PlatformState, Metrics]:
+        """θ⁺ with a penalty that is found on the way; where no upload arrived all stays."""
+        if "meta_loss" not in total.metrics:
+            return state, {}
+        joint, dual = self.joined(state), mean_update(total)
+        loss = total.metrics["meta_loss"] / total.weight
+        if self.prior is not None and self.prior.strength > 0:
+            prior = self.prior.fitted(state.theta)
+            loss = loss + prior.value(state.theta)
+            dual = {**dual, **tree.subtract(split(dual)[0], prior.gradient(state.theta))}
+        updated, memory, metrics = automatic_penalty.step(
+            joint, state.memory, dual, loss, total.weight
+        )
+        return self.parted(updated, memory), metrics
+
+    def model(self, state: PlatformState) -> Tree:
+        """θ; under "auto" the last one that a round has found good."""
+        return split(state.memory["accepted"])[0] if self.automatic else state.theta
+
+    def adaptation(self, state: PlatformState) -> Adaptation:
+        """A target adapts as the nodes did, with the step sizes of `model`."""
+        if not self.automatic:
+            return super().adaptation(state)
+        return super().adaptation(self.parted(dict(state.memory["accepted"]), state.memory))
 
 
 def _distance(a: Tree, b: Tree | None) -> Tensor:

@@ -113,6 +113,10 @@ class Algorithm(Protocol):
         """
         return average_step(state, total, 1.0)
 
+    def model(self, state: PlatformState) -> Tree:
+        """The meta-model as it stands; not always θ, which may be one that is still on trial."""
+        return state.theta
+
     def adaptation(self, state: PlatformState) -> Adaptation:
         """How a target adapts this algorithm's model."""
         ...

@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedmeta import tree
+from fedmeta import step_sizes, tree
 from fedmeta.algorithms.base import (
-    Algorithm,
     Contribution,
     Fleet,
     Metrics,
     NodeState,
     PlatformState,
+    mean_update,
 )
+from fedmeta.algorithms.baseline import Baseline
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.data.packing import NodeData
-from fedmeta.objective import Adaptation, Facts, Objective, Passes, union
+from fedmeta.objective import Adaptation, Facts, Objective, Passes
+from fedmeta.sample_sets import union
 from fedmeta.tree import Tree
 
 
 @dataclass(frozen=True)
-class Centralised(Algorithm):
+class Centralised(Baseline):
     """Full-batch training on the union of the source data, one optimiser step per round.
 
     The mean loss over the union is Σ w_i L_i with w_i = D_i / ΣD_j, so its gradient is the weighted
@@ -31,6 +33,7 @@ class Centralised(Algorithm):
         step_size: β > 0.
         optimizer: "adam" or "sgd".
         inner: how a target adapts.
+        step_rate: see `Baseline`; s takes plain gradient steps, whatever the optimiser of θ.
     """
 
     name: ClassVar[str] = "centralised"
@@ -40,6 +43,7 @@ class Centralised(Algorithm):
     inner: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         ServerOptimizer(self.optimizer, self.step_size)  # checks both
 
     @property
@@ -49,27 +53,37 @@ class Centralised(Algorithm):
 
     @property
     def passes(self) -> Passes:
-        """One pass over all samples."""
-        return Passes(1, 1)
+        """One pass over all samples, and what learning step sizes takes."""
+        support, query = self.learning_passes
+        return Passes(1 + support, 1 + query)
 
-    def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target takes the same adaptation as with every other algorithm."""
-        return self.inner
+    def gradients(self, support: int, query: int) -> float:
+        """Mini-batches of the inner adaptation count by their samples."""
+        return support + query + self.learning_gradients(support, query)
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""
-        return self.server.platform_state(theta)
+        start = self.server.platform_state(theta)
+        return self.parted(self.started(theta), start.memory)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
     ) -> tuple[Contribution, NodeState]:
-        """The gradient on all of the node's samples."""
-        gradient, loss = objective.gradient(theta, union(data), facts.key)
+        """The gradient on all of the node's samples, and that of s."""
+        model, steps = step_sizes.split(theta)
+        gradient, loss = objective.gradient(model, union(data), facts.key)
+        if steps:
+            gradient = {**gradient, **self.step_gradient(objective, theta, data, facts)}
         metrics = {"local_loss": facts.weight * loss}
         return Contribution(tree.scale(facts.weight, gradient), facts.weight, metrics), node
 
     def platform_step(
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
-        """One step of the optimiser."""
-        return self.server.platform_step(state, total)
+        """One step of the optimiser in θ, a gradient step in s."""
+        model, slopes = (total._replace(update=part) for part in step_sizes.split(total.update))
+        after, metrics = self.server.platform_step(state, model)
+        if not slopes.update:
+            return after, metrics
+        steps = tree.descend(state.memory[step_sizes.MEMORY], self.step_rate, mean_update(slopes))
+        return self.parted({**after.theta, **steps}, after.memory), metrics

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta.algorithms.base import Algorithm, Contribution, NodeState, PlatformState, displacement
+from fedmeta import step_sizes, tree
+from fedmeta.algorithms.base import Contribution, NodeState, displacement
+from fedmeta.algorithms.baseline import Baseline
 from fedmeta.data.packing import NodeData
 from fedmeta.errors import require, require_positive, require_whole
 from fedmeta.objective import Adaptation, Facts, Objective, Passes, local_descent
@@ -13,7 +15,7 @@ from fedmeta.tree import Tree
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(Baseline):
     """Average of models trained locally.
 
     Node:      θ_i ← θ_i − η ∇L_i(θ_i, Dˢ ∪ D^q), E times from θ
@@ -23,7 +25,8 @@ class FedAvg(Algorithm):
         step_size: η > 0.
         local_steps: E ≥ 1.
         batch_size: samples per local step; None takes all of the node's samples.
-        inner: how a target adapts; training itself does not look at it.
+        inner: how a target adapts; the training of θ does not look at it.
+        step_rate: see `Baseline`.
 
     Example:
         >>> FedAvg(local_steps=5).passes
@@ -41,6 +44,7 @@ class FedAvg(Algorithm):
     inner: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive("step_size", self.step_size)
         require_whole("local_steps", self.local_steps, 1)
         fits = self.batch_size is None or self.batch_size >= 1
@@ -48,29 +52,31 @@ class FedAvg(Algorithm):
 
     @property
     def passes(self) -> Passes:
-        """E passes over all samples."""
-        return Passes(self.local_steps, self.local_steps)
+        """E passes over all samples, and what learning step sizes takes."""
+        support, query = self.learning_passes
+        return Passes(self.local_steps + support, self.local_steps + query)
 
     def gradients(self, support: int, query: int) -> float:
         """Mini-batches count by their samples."""
         held = support + query
-        return self.local_steps * (held if self.batch_size is None else min(self.batch_size, held))
-
-    def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target takes the same one-step adaptation as with every other algorithm."""
-        return self.inner
+        batch = held if self.batch_size is None else min(self.batch_size, held)
+        return self.local_steps * batch + self.learning_gradients(support, query)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
     ) -> tuple[Contribution, NodeState]:
-        """E local gradient steps."""
+        """E local gradient steps and, where step sizes are learned, one in s."""
+        model, steps = step_sizes.split(theta)
         local, loss = local_descent(
             objective,
-            theta,
+            model,
             data,
             self.local_steps,
             self.step_size,
             self.batch_size,
             facts.key,
         )
+        if steps:
+            slope = self.step_gradient(objective, theta, data, facts)
+            local = {**local, **tree.descend(steps, self.step_rate, slope)}
         return displacement(theta, local, facts, {"local_loss": loss}), node

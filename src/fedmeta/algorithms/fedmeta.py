@@ -55,7 +55,8 @@ class FedMeta(MetaLearner):
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""
-        return self.server.platform_state(theta)
+        start = self.server.platform_state(self.started(theta))
+        return self.parted(start.theta, start.memory)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
@@ -69,4 +70,6 @@ class FedMeta(MetaLearner):
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
         """One step of the optimiser."""
-        return self.server.platform_step(state, total)
+        joint = PlatformState(self.joined(state), state.memory)
+        after, metrics = self.server.platform_step(joint, total)
+        return self.parted(after.theta, after.memory), metrics

@@ -9,7 +9,8 @@ from fedmeta import tree
 from fedmeta.algorithms.base import Algorithm, Contribution, NodeState, PlatformState
 from fedmeta.data.packing import NodeData
 from fedmeta.errors import require_positive, require_whole
-from fedmeta.objective import Adaptation, Facts, Objective, Passes, union
+from fedmeta.objective import Adaptation, Facts, Objective, Passes
+from fedmeta.sample_sets import union
 from fedmeta.tree import Tree
 
 

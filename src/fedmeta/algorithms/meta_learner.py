@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from fedmeta.algorithms.base import Algorithm, PlatformState
+from fedmeta.algorithms.step_learner import StepLearner
 from fedmeta.errors import require
 from fedmeta.objective import Adaptation, Curvature, InverseSchedule, MetaGradient, Schedule
 
 
 @dataclass(frozen=True)
-class MetaLearner(Algorithm):
+class MetaLearner(StepLearner):
     """An algorithm whose nodes compute meta-gradients G_i(θ) = ∇_θ L_i(φ_i(θ), D^q_i).
 
+    Where step sizes s are learned, θ stands for the joint tree {θ, s} in everything nodes and
+    platform do: G_i has a part for s, and duals, averages and moments cover it.
+
     Args:
-        inner: α, steps and scope of the inner adaptation φ_i; a target adapts by it as well.
+        inner: α, steps and scope of the inner adaptation φ_i, and whether its step sizes are
+            learned; a target adapts by it as well.
         curvature: how ∇²L·r is computed: "exact", "finite-difference" or "none".
         difference: δ_t of the finite difference.
+        resplit: divide the samples of a node anew into support and query set before every step.
     """
 
     inner: Adaptation = Adaptation()
     _: KW_ONLY
     curvature: Curvature = "exact"
     difference: Schedule = InverseSchedule()
+    resplit: bool = False
 
     def __post_init__(self) -> None:
         fits = isinstance(self.inner, Adaptation)
@@ -32,13 +38,9 @@ class MetaLearner(Algorithm):
     @property
     def meta_gradient(self) -> MetaGradient:
         """How G is computed."""
-        return MetaGradient(self.inner, self.curvature, self.difference)
+        return MetaGradient(self.inner, self.curvature, self.difference, self.resplit)
 
     def gradients(self, support: int, query: int) -> float:
         """Mini-batches of the inner adaptation count by their samples."""
         size = self.inner.batch_size
         return super().gradients(support if size is None else min(size, support), query)
-
-    def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target adapts as the nodes did."""
-        return self.inner

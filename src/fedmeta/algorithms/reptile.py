@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta.algorithms.base import (
-    Contribution,
-    Fleet,
-    Metrics,
-    PlatformState,
-    average_step,
-)
+from fedmeta.algorithms.base import Contribution, Fleet, Metrics, PlatformState
 from fedmeta.algorithms.fedavg import FedAvg
 from fedmeta.errors import require_positive
 
@@ -29,6 +23,7 @@ class Reptile(FedAvg):
         step_size: η > 0.
         batch_size: samples per local step; None takes all.
         inner: how a target adapts.
+        step_rate: see `Baseline`; ε shortens the step of s as it does that of θ.
 
     Reference: Nichol, Achiam, Schulman, On First-Order Meta-Learning Algorithms, 2018.
     """
@@ -46,4 +41,4 @@ class Reptile(FedAvg):
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
         """A step of length ε towards the average."""
-        return average_step(state, total, self.mixing)
+        return self.averaged(state, total, self.mixing)

@@ -43,7 +43,7 @@ class ServerOptimizer:
         memory = {
             "moment1": tree.zeros_like(theta),
             "moment2": tree.zeros_like(theta),
-            "steps": {"count": torch.zeros((), dtype=some.dtype, device=some.device)},
+            "updates": {"count": torch.zeros((), dtype=some.dtype, device=some.device)},
         }
         return PlatformState(theta, memory)
 
@@ -68,7 +68,7 @@ class ServerOptimizer:
         """θ⁺ and the new moments."""
         if self.kind == "sgd":
             return tree.descend(theta, self.step_size, gradient), {}
-        count = memory["steps"]["count"] + 1
+        count = memory["updates"]["count"] + 1
         first = tree.combine(0.9, memory["moment1"], 0.1, gradient)
         second = {
             name: 0.999 * memory["moment2"][name] + 0.001 * leaf.square()
@@ -81,4 +81,4 @@ class ServerOptimizer:
             / ((second[name] / (1 - 0.999**count)).sqrt() + 1e-8)
             for name, leaf in theta.items()
         }
-        return updated, {"moment1": first, "moment2": second, "steps": {"count": count}}
+        return updated, {"moment1": first, "moment2": second, "updates": {"count": count}}

@@ -111,15 +111,24 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     """The table of means and intervals."""
     metric = comparison["metric"]
     differences = {each["against"]: each for each in comparison["paired"]}
+    precise = all("precise" in row for row in comparison["rows"])
     rows = []
     for row in comparison["rows"]:
         difference = differences.get(row["label"])
+        further = []
+        if precise:
+            reached = row["precise"]
+            further = [
+                plus_minus(metric, reached["mean"], reached["ci95"]),
+                "" if difference is None else _points(metric, difference["precise"]),
+            ]
         rows.append(
             [
                 row["label"],
                 percent(metric, row["before_mean"]),
                 plus_minus(metric, row["mean"], row["ci95"]),
                 "" if difference is None else _points(metric, difference),
+                *further,
                 str(row["rounds"]),
                 f"{row['gradient_evaluations']:.0f}",
                 f"{row['bytes_per_node'] / 1e6:.1f}",
@@ -127,8 +136,9 @@ def print_comparison(comparison: dict[str, Any]) -> None:
                 str(row["diverged"]) if row["diverged"] else "–",
             ]
         )
-    columns = ["algorithm", "before", "adapted", "first minus this", "rounds"]
-    columns += ["gradients", "MB/node", "seconds", "diverged"]
+    columns = ["algorithm", "before", "adapted", "first minus this"]
+    columns += ["precise", "first minus this, precise"] if precise else []
+    columns += ["rounds", "gradients", "MB/node", "seconds", "diverged"]
     seeds = len(comparison["seeds"])
     title = f"{metric} of the target nodes, mean ± 95 % interval over {seeds} seeds"
     table(title, columns, rows)

@@ -46,10 +46,10 @@ def run(values: Values) -> None:
     training = from_plain(
         TrainingSettings, merged([stored_part(folder, "training"), changes]), "training"
     )
-    if data or "seed" in changes:
+    if set(data) - {"precise"} or "seed" in changes:
         federation = _other_federation(folder, model, data, training.seed)
     else:
-        federation = own_federation(folder)
+        federation = own_federation(folder, data.get("precise"))
     rule = model.adaptation
     if (alpha := values["inner_step_size"]) is not None:
         require_positive("inner_step_size", alpha)
@@ -67,6 +67,10 @@ def run(values: Values) -> None:
         columns.append("only seen classes")
         keys.append("mean_seen_classes")
     rows = [[count, *(percent(metric, row[key]) for key in keys)] for count, row in summary.items()]
+    precise = result.precise.summary() if result.precise else {}
+    if precise:
+        columns.append("precise")
+        rows = [[*row, percent(metric, precise[row[0]]["mean"])] for row in rows]
     table(f"{metric} of {len(result.nodes)} target nodes of {federation.name}", columns, rows)
     if values["per_node"]:
         names = [*summary]
@@ -83,7 +87,8 @@ def run(values: Values) -> None:
                 "lower the inner step size or evaluate after fewer steps",
             )
     if values["out"]:
-        write_result(Path(values["out"]), {"target_metric": summary, "targets": result.per_node()})
+        found = {"target_metric": summary, "precise_metric": precise, "targets": result.per_node()}
+        write_result(Path(values["out"]), found)
 
 
 def _other_federation(folder: RunFolder, model: MetaModel, data: Table, seed: int) -> Federation:

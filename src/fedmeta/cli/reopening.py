@@ -70,13 +70,19 @@ def stored_part(folder: RunFolder, name: str) -> Table:
     return dict(part)
 
 
-def own_federation(folder: RunFolder) -> Federation:
-    """The nodes that a run was made with, from its data once more; never any others."""
+def own_federation(folder: RunFolder, precise: int | None = None) -> Federation:
+    """The nodes that a run was made with, from its data once more; never any others.
+
+    Args:
+        folder: of the run.
+        precise: draw precise sets of this size instead of the run's, which changes nothing else.
+    """
     data = stored_part(folder, "data")
     training = from_plain(TrainingSettings, stored_part(folder, "training"), "training")
     remedy = "put them back as they were, or open the run from Python"
     try:
-        federation = load(from_plain(DataSettings, data, "data"), training.seed)
+        settings = from_plain(DataSettings, data, "data")
+        federation = load(settings, training.seed)
     except (DataError, SettingError) as error:
         raise RunFolderError(
             f"the data of run {folder.path} cannot be read again from {Path.cwd()} "
@@ -89,7 +95,9 @@ def own_federation(folder: RunFolder) -> Federation:
             "of its own",
             remedy,
         )
-    return federation
+    if precise is None:
+        return federation
+    return load(replace(settings, precise=precise), training.seed)
 
 
 def open_model(path: Path, network: str | None, loss: str | None) -> MetaModel:

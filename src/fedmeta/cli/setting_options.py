@@ -27,6 +27,8 @@ def _default(setting: str) -> str | None:
     else:
         owner = {"inner": Adaptation, **TABLES}.get(place, object)()
     value = getattr(owner, name, None)
+    if isinstance(value, bool):  # a switch is off where it is not given
+        return None
     return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -66,6 +68,13 @@ DATA = _with_defaults(
     Parameter("label", str, "Label column of your own data.", _D, setting="data.label"),
     Parameter("node", str, "Column that says whose sample it is.", _D, setting="data.node"),
     Parameter("task", str, "classification or regression.", _D, setting="data.task"),
+    Parameter(
+        "precise",
+        int,
+        "Judge every target on that many further samples of its classes.",
+        _D,
+        setting="data.precise",
+    ),
 )
 
 _M = "Method"
@@ -81,6 +90,20 @@ METHOD = _with_defaults(
     ),
     Parameter("inner_steps", int, "Steps of the adaptation.", _M, setting="inner.steps"),
     Parameter("rounds", int, "T: communication rounds.", _M, short="r", setting="training.rounds"),
+    Parameter(
+        "flip",
+        bool,
+        "Mirror the devices' images at random in training.",
+        _M,
+        setting="augmentation.flip",
+    ),
+    Parameter(
+        "shift",
+        int,
+        "Shift the devices' images at random by so many pixels at most.",
+        _M,
+        setting="augmentation.shift",
+    ),
 )
 
 ALGORITHM = _with_defaults(
@@ -160,7 +183,8 @@ def settings_table(parameters: tuple[Parameter, ...], values: Values) -> Table:
     given: dict[str, Any] = {}
     for parameter in parameters:
         value = values.get(parameter.name)
-        if parameter.setting is not None and value is not None:
+        missing = value is None or value is False  # a switch that was not given sets nothing
+        if parameter.setting is not None and not missing:
             # Not str.format: an algorithm of one's own is named by a path, which has dots.
             given[parameter.setting] = value
     flags: Table = {}

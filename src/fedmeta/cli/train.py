@@ -121,9 +121,13 @@ def print_result(result: Run) -> None:
         [steps, *(percent(metric, row[key]) for key in ("mean", "median", "worst_decile"))]
         for steps, row in summary["target_metric"].items()
     ]
+    columns = ["steps", "mean", "median", "worst decile"]
+    if precise := summary["precise_metric"]:
+        columns.append("precise")
+        rows = [[*row, percent(metric, precise[row[0]]["mean"])] for row in rows]
     if rows:
         title = f"{metric} of {len(summary['targets'])} target nodes by adaptation steps"
-        table(title, ["steps", "mean", "median", "worst decile"], rows)
+        table(title, columns, rows)
     say(f"{summary['status']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s")
 
 

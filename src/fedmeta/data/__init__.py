@@ -3,7 +3,7 @@
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.loading import deal_out, federate, load, read
-from fedmeta.data.packing import NodeData, Samples, longest_sets, pack, unpacked
+from fedmeta.data.packing import NodeData, Samples, longest_sets, pack, pack_precise, unpacked
 from fedmeta.data.pool import Pool, normalised_inputs
 from fedmeta.data.scaling import Scaling, Sums, fit_scaling, sums_of
 from fedmeta.data.settings import BUILT_IN, DataSettings
@@ -27,6 +27,7 @@ __all__ = [
     "longest_sets",
     "normalised_inputs",
     "pack",
+    "pack_precise",
     "read",
     "sums_of",
     "unpacked",

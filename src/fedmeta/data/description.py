@@ -15,16 +15,17 @@ def describe(federation: Federation) -> dict[str, Any]:
     Returns:
         `name`, `task` (kind, outputs, class_names), `input_shape`, `features` (names of the
         columns of a table, else empty), `counts` (nodes, sources, targets, samples), `notes`, and
-        `nodes`: for each its `name`, `role`, `support` and `query` (in samples) and `classes`
-        (class name → samples, support and query together, only classes it has; empty for
-        regression).
+        `nodes`: for each its `name`, `role`, `support`, `query` and `precise` (in samples) and
+        `classes` (class name → samples, support and query together, only classes it has; empty
+        for regression).
 
     Example:
         >>> from fedmeta.data.federation import Task
         >>> node = Node("a", "source", np.array([0]), np.array([1]))
         >>> task = Task("classification", 2, ("no", "yes"))
-        >>> describe(Federation(np.zeros((2, 1)), np.array([1, 1]), task, [node]))["nodes"]
-        [{'name': 'a', 'role': 'source', 'support': 1, 'query': 1, 'classes': {'yes': 2}}]
+        >>> (row,) = describe(Federation(np.zeros((2, 1)), np.array([1, 1]), task, [node]))["nodes"]
+        >>> row["support"], row["query"], row["precise"], row["classes"]
+        (1, 1, 0, {'yes': 2})
     """
     task, sources = federation.task, len(federation.sources)
     return {
@@ -49,6 +50,7 @@ def describe(federation: Federation) -> dict[str, Any]:
                 "role": node.role,
                 "support": len(node.support),
                 "query": len(node.query),
+                "precise": len(node.precise),
                 "classes": _class_counts(federation, node),
             }
             for node in federation.nodes

@@ -19,6 +19,10 @@ Role = Literal["source", "target"]
 Positions = npt.NDArray[np.int64]
 
 
+def _no_positions() -> Positions:
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Task:
     """What the labels mean.
@@ -36,12 +40,22 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One device: its name, its role, and where its support and query samples lie in the pool."""
+    """One device: its name, its role, and where its samples lie in the pool.
+
+    Args:
+        name: like no other.
+        role: "source" or "target".
+        support: what it adapts on.
+        query: what it is judged on, and what a source learns from.
+        precise: of a target, further samples to judge it on, which no source holds; they may be
+            its own query samples and those of other targets, and do not count as its own.
+    """
 
     name: str
     role: Role
     support: Positions
     query: Positions
+    precise: Positions = field(default_factory=_no_positions)
 
     @property
     def size(self) -> int:
@@ -63,7 +77,8 @@ class Federation:
         features: names of the columns of `inputs`, where they come from a table; else empty.
 
     Raises:
-        DataError: on an empty support or query set, a sample in two places, non-finite features,
+        DataError: on an empty support or query set, a sample in two places, a precise set that is
+            not a target's or has samples of its support set or of a source, non-finite features,
             feature names that are not one per column.
 
     Example:
@@ -114,7 +129,8 @@ class Federation:
     def hold_out(self, share: float, seed: int) -> Federation:
         """Only the sources, a seeded `share` of which plays target: what tuning may look at.
 
-        The real targets are gone from the result, so nothing judged on it has seen them.
+        The real targets are gone from the result, so nothing judged on it has seen them; nor has
+        it seen samples of no node: what plays target has no precise set.
         """
         sources = self.sources
         count = max(1, round(share * len(sources)))
@@ -160,7 +176,9 @@ def _check(federation: Federation) -> None:
                     "raise min_samples to drop such nodes",
                 )
     positions = np.concatenate([p for node in federation.nodes for p in (node.support, node.query)])
-    if positions.min() < 0 or positions.max() >= total:
+    precise = np.concatenate([node.precise for node in federation.nodes])
+    everything = np.concatenate([positions, precise])
+    if everything.min() < 0 or everything.max() >= total:
         raise DataError(
             f"a node of {federation.name} points outside its {total} samples",
             "use positions from 0 to N-1",
@@ -171,6 +189,9 @@ def _check(federation: Federation) -> None:
             f"sample {used[counts.argmax()]} of {federation.name} is in more than one set",
             "support and query sets of all nodes must be disjoint",
         )
+    if len(precise):
+        _check_precise(federation)
+        used = np.unique(everything)
     if np.issubdtype(federation.inputs.dtype, np.floating):
         _check_finite(federation, federation.inputs, "features", used)
     if np.issubdtype(federation.labels.dtype, np.floating):
@@ -183,6 +204,35 @@ def _check(federation: Federation) -> None:
                 f"but the task has {federation.task.outputs} classes",
                 "number the classes from 0",
             )
+
+
+def _check_precise(federation: Federation) -> None:
+    """Judged must be what was neither adapted on nor trained on."""
+    trained_on = np.zeros(len(federation.inputs), np.bool_)
+    for node in federation.sources:
+        trained_on[node.support] = trained_on[node.query] = True
+    for node in federation.nodes:
+        if len(node.precise) == 0:
+            continue
+        if node.role == "source":
+            raise DataError(
+                f"source node {node.name!r} has a precise set", "give one to targets alone"
+            )
+        if len(np.unique(node.precise)) < len(node.precise):
+            raise DataError(
+                f"the precise set of node {node.name!r} has a sample twice", "name each one once"
+            )
+        adapted_on = np.isin(node.precise, node.support)
+        for wrong, whose in (
+            (trained_on[node.precise], "that a source node holds"),
+            (adapted_on, "of its support set"),
+        ):
+            if wrong.any():
+                raise DataError(
+                    f"the precise set of node {node.name!r} has sample "
+                    f"{node.precise[wrong.argmax()]} {whose}",
+                    "leave such samples out of it",
+                )
 
 
 def _check_finite(

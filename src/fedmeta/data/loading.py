@@ -18,6 +18,7 @@ from fedmeta.data.image_folder import read_image_folder
 from fedmeta.data.npz import read_npz
 from fedmeta.data.partition import Parts, partition
 from fedmeta.data.pool import Array, Pool, pool_from
+from fedmeta.data.precise import with_precise
 from fedmeta.data.roles import choose_targets
 from fedmeta.data.seeding import stream
 from fedmeta.data.settings import BUILT_IN, DataSettings, TaskKind
@@ -34,8 +35,8 @@ def load(settings: DataSettings, seed: int) -> Federation:
 
     Same files, settings and seed give the same federation (numpy may change its streams between
     versions, so record that too). Which samples a
-    node holds, which nodes are targets and how a node splits its samples are drawn from three
-    independent streams of the seed (see `fedmeta.data.seeding`).
+    node holds, which nodes are targets, how a node splits its samples and what is in its precise
+    set are drawn from independent streams of the seed (see `fedmeta.data.seeding`).
 
     Args:
         settings: which data, and how.
@@ -148,7 +149,7 @@ def read_own(
 
 
 def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
-    """A federation from a pool: who holds what, who is a target, what is support."""
+    """A federation from a pool: who holds what, who is a target, what is support and precise."""
     settings = settings.resolved()
     if settings.partition == "episodes":
         return draw_episodes(pool, settings, seed)
@@ -161,6 +162,9 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         for name, target, sets_of_node in zip(parts.names, targets, sets, strict=True)
     ]
     notes = pool.notes + parts.notes
+    if settings.precise > 0:
+        nodes, more = with_precise(nodes, pool.labels, settings.precise, seed)
+        notes += more
     return Federation(pool.inputs, pool.labels, pool.task, nodes, pool.name, notes, pool.features)
 
 

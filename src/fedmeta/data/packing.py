@@ -63,6 +63,26 @@ def pack(
     return NodeData(support, query)
 
 
+def pack_precise(
+    federation: Federation,
+    nodes: Sequence[Node],
+    scaling: Scaling,
+    dtype: torch.dtype = torch.float32,
+    size: int | None = None,
+) -> Samples:
+    """The precise samples of nodes side by side, padded as `pack` does.
+
+    Args:
+        federation, nodes, scaling, dtype: see `pack`.
+        size: the padded length, so that several packs share a shape; None: the longest.
+    """
+    # A node without any has padding alone, and that must be some sample.
+    spare = [node.support[:1] for node in nodes]
+    sets = [node.precise for node in nodes]
+    size = size or max(1, *(len(each) for each in sets))
+    return _pack(sets, size, federation, scaling, dtype, spare)
+
+
 def longest_sets(nodes: Sequence[Node]) -> tuple[int, int]:
     """The length of the longest support and of the longest query set, in samples."""
     return max(len(node.support) for node in nodes), max(len(node.query) for node in nodes)
@@ -85,10 +105,11 @@ def _pack(
     federation: Federation,
     scaling: Scaling,
     dtype: torch.dtype,
+    padding: Sequence[Positions] | None = None,
 ) -> Samples:
     lengths = np.array([len(positions) for positions in sets])
     mask = np.arange(size) < lengths[:, None]
-    positions = np.repeat(np.array([each[0] for each in sets])[:, None], size, axis=1)
+    positions = np.repeat(np.array([each[0] for each in padding or sets])[:, None], size, axis=1)
     positions[mask] = np.concatenate(sets)
     return _samples(positions, mask, federation, scaling, dtype)
 

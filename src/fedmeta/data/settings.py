@@ -44,6 +44,9 @@ class DataSettings:
         target_share: share of the nodes that are targets, from 0 (none) to below 1.
         targets: names of the target nodes, instead of `target_share`.
         min_samples: nodes with fewer samples are dropped.
+        precise: most samples per target of its precise set: samples of its classes beyond its own
+            query set, on which it is evaluated too; 0: none. See `fedmeta.data.precise`. Only
+            for "random-classes", "fixed-pairs" and "dirichlet".
         task: what labels mean. None: "regression" for sinusoid, else "classification".
         label: name of the label column or array. None: "label" in tables, "y" in .npz files.
         node: name of the column or array that says whose sample it is.
@@ -76,6 +79,7 @@ class DataSettings:
     target_share: float = 0.2
     targets: tuple[str, ...] = ()
     min_samples: int = 2
+    precise: int = 0
     task: TaskKind | None = None
     label: str | None = None
     node: str | None = None
@@ -94,6 +98,7 @@ class DataSettings:
         for field in ("nodes", "classes_per_node", "shots", "queries"):
             _whole(field, getattr(self, field), least=1)
         _whole("min_samples", self.min_samples, least=2)
+        _whole("precise", self.precise, least=0)
         object.__setattr__(self, "samples", _pair("samples", self.samples, least=2))
         if self.samples_per_class is not None:
             pair = _pair("samples_per_class", self.samples_per_class, least=1)
@@ -159,6 +164,8 @@ def _check_together(settings: DataSettings) -> None:
             f"partition is {partition!r}, which needs classes, but task is 'regression'",
             "set node to the name of the column that says whose sample it is",
         )
+    if settings.precise > 0 and (why := _without_precise(settings)) is not None:
+        raise SettingError(f"precise is {settings.precise} but {why}", "leave precise out")
     by_class = partition in BY_CLASS
     if settings.samples_per_class is not None and not by_class:
         raise SettingError(
@@ -178,6 +185,23 @@ def _check_together(settings: DataSettings) -> None:
                 f"{classes} classes only {least} samples",
                 "raise its smallest number: a node needs one of each class, and 2 in all",
             )
+
+
+def _without_precise(settings: DataSettings) -> str | None:
+    """Why no samples beyond a target's own can stand for its task, or None if they can."""
+    if settings.task == "regression":
+        return f"{settings.name!r} is a regression task, which has no classes to draw more of"
+    if settings.partition == "column":
+        return (
+            "partition is 'column', where a node's samples are its own and others of the same "
+            "class are not like them"
+        )
+    if settings.partition == "episodes":
+        return (
+            "partition is 'episodes', where every node numbers its classes anew and samples of no "
+            "node have none"
+        )
+    return None
 
 
 def _text(field: str, value: object, *, optional: bool) -> None:

@@ -5,17 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fedmeta.engines.execution import Execution
-from fedmeta.engines.samples import NodeStore
 from fedmeta.functional import FunctionalModel
 from fedmeta.nodewise.layers import NodewiseLayers
 from fedmeta.objective import Objective
 from fedmeta.tree import Tree, map_leaves
+
+
+class Store(Protocol):
+    """The samples of some nodes, as trees of tensors with a node axis."""
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        ...
+
+    def chunk(self, positions: Tensor) -> Any:
+        """Samples of the nodes at those positions, padded to a shape that is the same for all."""
+        ...
+
+    def single(self, position: int) -> Any:
+        """Samples of one node without padding, with a node axis of length 1."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +40,7 @@ class Layout:
     execution: Execution
     objective: Objective
 
-    def map(self, function: Callable[..., Any], store: NodeStore, *arguments: Any) -> Any:
+    def map(self, function: Callable[..., Any], store: Store, *arguments: Any) -> Any:
         """Call `function(data, *arguments)` for every node; results have a node axis.
 
         Args:
@@ -38,7 +53,7 @@ class Layout:
         return map_leaves(lambda *leaves: torch.cat(leaves), *parts)
 
     def _chunk(
-        self, function: Callable[..., Any], store: NodeStore, rows: Tensor, arguments: Any
+        self, function: Callable[..., Any], store: Store, rows: Tensor, arguments: Any
     ) -> Any:
         there = rows.to(self.execution.torch_device)
         mine = map_leaves(lambda leaf: leaf[there], arguments)

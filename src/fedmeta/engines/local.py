@@ -231,7 +231,7 @@ class LocalEngine:
             total = map_leaves(torch.zeros_like, some)
         if total is None:  # every upload was lost
             none = torch.zeros_like(self.fleet.penalty)
-            return Contribution(tree.zeros_like(state.theta), none, {})
+            return Contribution(tree.zeros_like(shared), none, {})
         summed: Contribution = self._ranks.sum(total)
         return summed
 
@@ -337,7 +337,7 @@ class LocalEngine:
         """The platform's step and all numbers of the round: pure."""
         before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
         after, metrics = self._algorithm.platform_step(before, total, fleet)
-        metrics = {**metrics, **readable(total.metrics, weight)}
+        metrics = {**readable(total.metrics, weight), **metrics}  # the platform knows better
         # The last one is for us: NaN if a parameter is not finite, else 0.
         values = {**metrics, "": tree.zero_or_nan(after.theta)}
         double = {name: value.to(torch.float64) for name, value in values.items()}

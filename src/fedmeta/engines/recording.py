@@ -12,8 +12,10 @@ and is simply called.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +135,19 @@ def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
     return Ready(replay, concurrent=True)
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Nothing is thrown away meanwhile: to free an older graph during a recording would end it."""
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _graph(function: Function, arguments: tuple[Any, ...]) -> Ready:
     """A CUDA graph of a call, with inputs and outputs in fixed places."""
     torch.cuda.empty_cache()  # what plain calls left, so that both do not add up
@@ -143,7 +158,7 @@ def _graph(function: Function, arguments: tuple[Any, ...]) -> Ready:
         function(*inputs)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with _undisturbed(), torch.cuda.graph(graph):
         results = function(*inputs)
     places = pytree.tree_leaves(inputs)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmeta import tree
 from fedmeta.algorithms.base import Algorithm
+from fedmeta.augmentation import Augmentation, augmenting
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import longest_sets, pack
 from fedmeta.data.scaling import Scaling
@@ -38,6 +39,7 @@ def lay_out(
     scaling: Scaling,
     algorithm: Algorithm,
     repeats: int = 1,
+    augmentation: Augmentation = Augmentation(),
 ) -> Layout:
     """Resolve path, chunk size and threads; settings that are resolved already stay as they are.
 
@@ -49,6 +51,7 @@ def lay_out(
         scaling: of the inputs.
         algorithm: its state counts towards memory, and "measure" times it.
         repeats: how many federations like this one are trained together.
+        augmentation: of the inputs in training.
     """
     sources = federation.sources
     # A dual, and what a node sent last, are as large as the model.
@@ -60,8 +63,9 @@ def lay_out(
         held = 0 if chosen.streams else state_bytes
         chunk = _chunk(chosen, model, federation, scaling, held, repeats)
         chosen = replace(chosen, chunk=1 if path == "loop" else chunk)
-        objective = Objective(predictor(model, chosen), loss, draws=bool(model.dropouts))
-        return Layout(chosen, objective)
+        predict = augmenting(predictor(model, chosen), augmentation)
+        draws = bool(model.dropouts) or augmentation.active
+        return Layout(chosen, Objective(predict, loss, draws))
 
     path = chosen_path(execution, model) if execution.path == "auto" else execution.path
     if path == "loop":

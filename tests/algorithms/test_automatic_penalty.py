@@ -1,0 +1,228 @@
+"""The search for ρ: it gets down from anywhere, takes bad rounds back, and needs sums alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedmeta import tree
+from fedmeta.algorithms import ADMMFedMeta, Contribution, Fleet
+from fedmeta.algorithms import automatic_penalty as automatic
+from fedmeta.engines.execution import Execution
+from fedmeta.engines.local import LocalEngine
+from fedmeta.errors import SettingError
+from fedmeta.objective import Adaptation
+from fedmeta.participation import Participation
+from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.tree import Tree
+from problems import LAYOUTS, classification, double, engine_for, softmax_regression, trace
+
+ALL = torch.tensor(1.0, dtype=torch.float64)
+STARTS = (1e-6, 1e-3, 1.0, 1e3, 1e6)
+PLAIN = ADMMFedMeta(Adaptation(0.3), resplit=False)
+MODEL = double(softmax_regression())
+FAR = {name: leaf + 3 for name, leaf in MODEL.theta.items()}
+
+
+def bowl(x: Tensor) -> Tensor:
+    """A quadratic whose curvatures lie four orders of magnitude apart."""
+    return 0.5 * (torch.logspace(0, 4, len(x), dtype=x.dtype) * x.square()).sum()
+
+
+def valley(x: Tensor) -> Tensor:
+    """Rosenbrock's."""
+    return (1 - x[::2]).square().sum() + 10 * (x[1::2] - x[::2].square()).square().sum()
+
+
+def cliff(x: Tensor) -> Tensor:
+    """Not a number half a unit from the start on one side."""
+    return x.square().sum() - (1.5 - x).log().sum()
+
+
+def search(
+    function: Callable[[Tensor], Tensor], start: float, rounds: int = 100, noise: float = 0.0
+) -> tuple[list[float], Tree, int]:
+    """Accepted losses, the last accepted point, and how many rounds were rejected."""
+    draw = torch.Generator().manual_seed(3)
+    theta: Tree = {"x": torch.randn(20, generator=draw, dtype=torch.float64)}
+    theta = {"x": theta["x"].clamp(max=1.0)}
+    memory, losses, rejected = automatic.start(theta, start), [], 0
+    for _ in range(rounds):
+        x = theta["x"].clone().requires_grad_()
+        value = function(x)
+        (slope,) = torch.autograd.grad(value, x)
+        seen = value.detach() * (1 + noise * torch.randn((), generator=draw))
+        theta, memory, numbers = automatic.step(theta, memory, {"x": -slope}, seen, ALL)
+        losses.append(float(numbers["meta_loss"]))
+        rejected += int(numbers["rejected"])
+        assert tree.is_finite(theta)
+    return losses, memory["accepted"], rejected
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("function", [bowl, valley, cliff])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_gets_down_from_any_start(
+    function: Callable[[Tensor], Tensor], start: float, noise: float
+) -> None:
+    losses, place, _ = search(function, start, noise=noise)
+    begin = losses[0] / (1 + noise)
+    least = -20.0 if function is cliff else 0.0
+    assert float(function(place["x"])) - least < 0.5 * (begin - least)
+
+
+def test_noise_does_not_stop_it() -> None:
+    """A loss that fluctuates must not be taken for failure again and again."""
+    _, _, rejected = search(valley, 1e3, rounds=200, noise=0.12)
+    assert rejected < 40
+
+
+def test_a_start_that_is_far_too_bold_costs_a_round_per_order_of_magnitude() -> None:
+    _, _, from_afar = search(bowl, 1e-6, rounds=12)
+    assert 4 <= from_afar <= 10
+
+
+def test_first_step_goes_along_the_gradient_by_one_over_rho() -> None:
+    theta = {"x": torch.zeros(3, dtype=torch.float64)}
+    dual = {"x": torch.tensor([5.0, -1e-3, 0.0], dtype=torch.float64)}
+    after, _, numbers = automatic.step(
+        theta, automatic.start(theta, 50.0), dual, torch.tensor(2.0).double(), ALL
+    )
+    assert after["x"].tolist() == pytest.approx([0.02, -0.02, 0.0], rel=1e-4)
+    assert float(numbers["penalty"]) == 50
+
+
+def test_what_is_averaged_is_the_extrapolated_dual() -> None:
+    """m = 0.1 Σ 0.9^k V with V = Y in the first round, then 2Y − Y⁻."""
+    theta = {"x": torch.zeros(2, dtype=torch.float64)}
+    duals = torch.tensor([[1.0, 2.0], [3.0, -1.0], [2.0, 2.0]], dtype=torch.float64)
+    memory = automatic.start(theta, 10.0)
+    for dual, loss in zip(duals, (3.0, 2.0, 1.0), strict=True):
+        theta, memory, _ = automatic.step(
+            theta, memory, {"x": dual}, torch.tensor(loss, dtype=torch.float64), ALL
+        )
+    v = [duals[0], 2 * duals[1] - duals[0], 2 * duals[2] - duals[1]]
+    expected = 0.1 * (0.81 * v[0] + 0.9 * v[1] + v[2])
+    assert torch.allclose(memory["contribution"]["x"], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("loss", "slope", "factor"),
+    [(1.5, 1.0, 2), (9.0, 1.0, 10), (float("nan"), 1.0, 10), (0.5, float("inf"), 10)],
+)
+def test_a_bad_round_is_taken_back(loss: float, slope: float, factor: float) -> None:
+    theta = {"x": torch.ones(2, dtype=torch.float64)}
+    dual = {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}
+    memory = automatic.start(theta, 10.0)
+    tried, memory, _ = automatic.step(theta, memory, dual, torch.tensor(1.0).double(), ALL)
+    bad = {"x": torch.full((2,), slope, dtype=torch.float64)}
+    again, after, numbers = automatic.step(tried, memory, bad, torch.tensor(loss).double(), ALL)
+    assert float(numbers["rejected"]) == 1
+    assert float(numbers["meta_loss"]) == 1
+    assert float(after["search"]["penalty"]) == pytest.approx(10 * factor)
+    for name in ("accepted", "dual", "squares"):
+        assert torch.equal(after[name]["x"], memory[name]["x"])
+    shorter = (tried["x"] - theta["x"]) / factor
+    assert torch.allclose(again["x"], theta["x"] + shorter, rtol=1e-6)
+
+
+def test_creeping_up_is_seen() -> None:
+    """Each loss within the tolerance of the last, and yet they must not grow without end."""
+    theta = {"x": torch.zeros(1, dtype=torch.float64)}
+    memory, loss, worst = automatic.start(theta, 1.0), 1.0, 0.0
+    for _ in range(30):
+        theta, memory, numbers = automatic.step(
+            theta, memory, {"x": torch.ones(1).double()}, torch.tensor(loss).double(), ALL
+        )
+        worst, loss = max(worst, float(numbers["meta_loss"])), 1.09 * float(numbers["meta_loss"])
+    assert worst <= 2
+
+
+def test_rounds_of_the_engine_agree_on_every_path() -> None:
+    ends = [trace(_engine(PLAIN, layout), MODEL, 15).theta for layout in LAYOUTS.values()]
+    for end in ends[1:]:
+        assert float((end[-1] - ends[0][-1]).abs().max()) < 1e-10
+
+
+def test_lost_uploads_do_no_harm() -> None:
+    engine = _engine(PLAIN, participation=Participation(0.6, lost=0.3))
+    state, nodes = engine.start(MODEL.theta)
+    for number in range(1, 61):
+        state, nodes, reading = engine.round(state, nodes, number)
+        assert reading.finite
+    assert _loss(PLAIN.model(state)) < 0.8 * _loss(MODEL.theta)
+
+
+def test_no_upload_changes_nothing() -> None:
+    theta = MODEL.theta
+    state = PLAIN.init(theta, Fleet(torch.tensor(1.0), 3))
+    none = Contribution(tree.zeros_like(theta), torch.tensor(0.0), {})
+    after, numbers = PLAIN.platform_step(state, none, Fleet(torch.tensor(1.0), 3))
+    assert after is state
+    assert numbers == {}
+
+
+def test_the_prior_pulls() -> None:
+    """With a strong prior the search ends near θ_p, with none it does not."""
+    distances = []
+    for strength in (0.0, 100.0):
+        algorithm = replace(PLAIN, prior=SquaredEuclidean(strength, FAR))
+        state = trace(_engine(algorithm), MODEL, 100).state
+        gap = tree.subtract(algorithm.model(state), FAR)
+        distances.append(float(tree.squared_norm(gap).sqrt()))
+    assert distances[1] < 0.2 * distances[0]
+
+
+def test_no_prior_is_strength_zero_bit_for_bit() -> None:
+    zero = replace(PLAIN, prior=SquaredEuclidean(0.0, FAR))
+    with_it, without = (trace(_engine(each), MODEL, 10).theta[-1] for each in (zero, PLAIN))
+    assert torch.equal(with_it, without)
+
+
+def test_the_model_is_one_that_was_judged() -> None:
+    engine = _engine(PLAIN)
+    state, nodes = engine.start(MODEL.theta)
+    tried = state.theta
+    state, nodes, _ = engine.round(state, nodes, 1)
+    assert all(torch.equal(leaf, tried[name]) for name, leaf in PLAIN.model(state).items())
+    assert not torch.equal(state.theta["0.weight"], tried["0.weight"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"local_steps": 5},
+        {"local_step_size": 0.1},
+        {"penalty_unit": "weight"},
+        {"platform": "proximal"},
+        {"rule": "stale"},
+        {"dual_deviation": 0.1},
+    ],
+)
+def test_what_needs_a_penalty_that_nodes_know(wrong: dict[str, object]) -> None:
+    with pytest.raises(SettingError, match="penalty is 'auto': give a penalty as a number"):
+        ADMMFedMeta(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"penalty": "automatic"}, {"first_penalty": 0.0}])
+def test_bad_settings(wrong: dict[str, object]) -> None:
+    with pytest.raises(SettingError):
+        ADMMFedMeta(**wrong)  # type: ignore[arg-type]
+
+
+def _engine(
+    algorithm: ADMMFedMeta,
+    layout: Execution = LAYOUTS["batched-all"],
+    participation: Participation = Participation(),
+) -> LocalEngine:
+    return engine_for(algorithm, classification(), MODEL, layout, participation)
+
+
+def _loss(theta: Tree) -> float:
+    """F(θ) over all nodes."""
+    engine = _engine(PLAIN)
+    return float(engine.round(*engine.start(theta), 1).metrics["meta_loss"])

@@ -1,0 +1,65 @@
+"""Learned step sizes on the command line: train, adapt, evaluate, compare, report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cli.calling import SHELLS, call, succeed
+from cli.conftest import TRAIN
+from fedmeta.meta_model import MetaModel
+
+
+def read(path: str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("algorithm", ["admm-fedmeta", "fedavg"])
+def test_from_training_to_a_device(shell: str, algorithm: str, playground: Path) -> None:
+    succeed(f"{TRAIN} --algorithm {algorithm} --set inner.learned=parameter --out learned", shell)
+    stored = read("learned/settings.json")["settings"]["algorithm"]["inner"]
+    assert (stored["learned"], stored["learning_scale"]) == ("parameter", 1.0)
+    assert "factors" not in stored
+    factors = MetaModel.load("learned").adaptation.factors
+    assert factors is not None
+    assert any(not torch.equal(leaf, torch.ones_like(leaf)) for leaf in factors.values())
+    succeed("evaluate learned --out again.json", shell)
+    assert read("again.json")["target_metric"] == read("learned/summary.json")["target_metric"]
+    assert "after 2 steps" in succeed("adapt learned --data mine.csv --steps 2", shell)
+    succeed("adapt learned --data mine.csv --support-share 1 --out mine.safetensors", shell)
+    found = MetaModel.load("mine.safetensors").adaptation.factors
+    assert found is not None
+    assert all(torch.equal(found[name], leaf) for name, leaf in factors.items())
+    succeed("report learned", shell)
+    assert "learned=&#39;parameter&#39;" in Path("learned/report.html").read_text()
+
+
+def test_compared_and_repeated(playground: Path) -> None:
+    line = "--data data.csv --node device --model linear --rounds 2 --seeds 2"
+    succeed(f"compare per-fedavg fedavg {line} --set inner.learned=tensor --out both")
+    succeed(f"train {line} --set inner.learned=tensor --set execution.path=batched --out twice")
+    models = [path.parent for path in Path("twice").rglob("model.safetensors")]
+    assert len(models) == 2
+    assert all(MetaModel.load(each).adaptation.factors for each in models)
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("inner.learned=layer", "inner.learned is 'layer'"),
+        ("inner.learning_scale=0", "learning_scale is 0.0"),
+        ("inner.learning_scale=-2.0", "learning_scale is -2.0"),
+        ("inner.factors=1", "has no setting 'factors'"),
+        ("algorithms.admm-fedmeta.step_rate=1", "has no setting 'step_rate'"),
+    ],
+)
+def test_nonsense_is_refused(setting: str, complaint: str, playground: Path) -> None:
+    outcome = call(f"{TRAIN} --set {setting} --out bad")
+    assert outcome.code == 2
+    assert complaint in outcome.complaint
+    assert not Path("bad").exists()
