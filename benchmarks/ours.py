@@ -30,6 +30,7 @@ def admm_fedmeta(
         curvature=curvature,
         penalty=problem.penalty,
         penalty_unit="weight",
+        resplit=False,
     )
     return _rounds(_job(problem, algorithm, device, precision))
 
@@ -45,7 +46,7 @@ def training(
 ) -> Callable[[], None]:
     """Whole trainings by ADMM-FedMeta, all repeats together, from their own θ¹ every time."""
     algorithm = ADMMFedMeta(
-        Adaptation(problem.step_size), penalty=problem.penalty, penalty_unit="weight"
+        Adaptation(problem.step_size), penalty=problem.penalty, penalty_unit="weight", resplit=False
     )
     job = _job(problem, algorithm, device, precision, repeats)
     cohorts = [Cohort(problem.federation, _UNSCALED, seed) for seed in range(repeats)]

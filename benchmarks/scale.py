@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     job = prepare(
         federation,
         model,
-        ADMMFedMeta(Adaptation(0.01), penalty=28.0, penalty_unit="weight"),
+        ADMMFedMeta(Adaptation(0.01), penalty=28.0, penalty_unit="weight", resplit=False),
         TrainingSettings(seed=0),
         scaling=Scaling(np.full((), 127.5), np.full((), 73.9)),
         execution=execution,

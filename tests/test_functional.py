@@ -243,7 +243,7 @@ class TestDropout:
         inputs[7:14], labels[7:14] = inputs[:7], labels[:7]
         data = type(data)(inputs, labels, data.task, data.nodes)
         taken = double(nn.Sequential(nn.Linear(3, 20), nn.Dropout(0.5), nn.Linear(20, 3)))
-        engine = engine_for(ADMMFedMeta(), data, taken)
+        engine = engine_for(ADMMFedMeta(penalty=0.3, resplit=False), data, taken)
         state, nodes = engine.start(taken.theta)
         duals = []
         for number in (1, 2):
@@ -254,7 +254,7 @@ class TestDropout:
         ]
         assert min(distances) > 1e-3
         still = double(nn.Sequential(nn.Linear(3, 20), nn.Linear(20, 3)))
-        engine = engine_for(ADMMFedMeta(), data, still)
+        engine = engine_for(ADMMFedMeta(penalty=0.3, resplit=False), data, still)
         result = engine.round(*engine.start(still.theta), 1)
         dual = result.nodes["dual"]["1.weight"]
         assert torch.allclose(dual[0], dual[1]), "without dropout they are twins"

@@ -36,7 +36,7 @@ def trained(
     return train(
         data,
         model,
-        ADMMFedMeta(inner, 1.0),
+        ADMMFedMeta(inner, 1.0, resplit=False),
         TrainingSettings(rounds=3, evaluate_every=0, evaluation_steps=(0, 1)),
         execution=Execution(dtype="float64", path="loop"),
         **options,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedmeta.algorithms.base import Algorithm, PlatformState
+from fedmeta.algorithms.step_learner import StepLearner
 from fedmeta.augmentation import Augmentation
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
@@ -20,7 +21,7 @@ from fedmeta.engines.layout import Layout
 from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.ranks import Ranks
 from fedmeta.engines.resolution import lay_out
-from fedmeta.errors import DataError, require, require_whole
+from fedmeta.errors import DataError, SettingError, require, require_whole
 from fedmeta.evaluation import Evaluation, evaluate
 from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
 from fedmeta.losses import Loss, check_loss, named_loss
@@ -190,6 +191,12 @@ def prepare(
         )
     task, shape = federation.task, federation.inputs.shape[1:]
     augmentation.check(shape, federation.name)
+    inner = getattr(algorithm, "inner", None)
+    if inner is not None and inner.learned != "none" and not isinstance(algorithm, StepLearner):
+        raise SettingError(
+            f"inner.learned is {inner.learned!r}, but {algorithm.name} learns no step sizes",
+            "leave it out, or make the algorithm a StepLearner",
+        )
     scaling = scaling or fit_scaling(federation)
     loss_name = loss if isinstance(loss, str) else to_plain(loss)
     function = named_loss(loss, task) if isinstance(loss, str) else loss

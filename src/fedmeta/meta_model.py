@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedmeta import randomness, tree
+from fedmeta import randomness, step_sizes, tree
 from fedmeta.data.federation import Task
 from fedmeta.data.packing import Samples
 from fedmeta.data.pool import normalised_inputs
@@ -246,7 +246,9 @@ def load_theta(path: Path | str) -> Tree:
     state = Path(path) / "state.safetensors"
     file = state if state.is_file() else _file(Path(path))
     tensors, _ = read_tensors(file, "parameters")
-    return _part(tensors, "theta") or tensors
+    # In a checkpoint under an automatic penalty θ is still on trial; this one has been judged.
+    accepted, _ = step_sizes.split(_part(tensors, "memory/accepted"))
+    return accepted or _part(tensors, "theta") or tensors
 
 
 def _file(path: Path) -> Path:

@@ -139,6 +139,14 @@ class Adaptation:
         return replace(self, factors=step_sizes.checked(found, theta, self.moves(theta)))
 
 
+RECOMMENDED = Adaptation(step_size=0.1, scope="head")
+"""What ADMM-FedMeta takes where nothing else is said: one step of the last layer.
+
+With few samples of few classes that is what must change, and the meta-gradient of such a step is
+better behaved than one through all layers (docs/results.md has the comparison).
+"""
+
+
 @dataclass(frozen=True)
 class InverseSchedule:
     """δ_t = 1 / (growth·t + offset)^power, the step of the central difference.

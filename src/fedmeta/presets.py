@@ -59,7 +59,7 @@ def _paper(data: str) -> Table:
             "last_pooling": "max" if data == "fashion-mnist" else "average",
             "initialisation": "truncated-normal",
         },
-        "inner": {"step_size": 0.01, "steps": 1},
+        "inner": {"step_size": 0.01, "steps": 1, "scope": "all"},
         "training": {"rounds": 100},
         "algorithms": {
             "admm-fedmeta": {

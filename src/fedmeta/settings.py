@@ -35,8 +35,9 @@ from fedmeta.imports import load_object, names_code
 from fedmeta.job import TrainingSettings
 from fedmeta.meta_model import load_theta
 from fedmeta.models import ModelSettings
+from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
-from fedmeta.plain import from_plain
+from fedmeta.plain import from_plain, to_plain
 from fedmeta.presets import preset
 from fedmeta.regularizers import SquaredEuclidean
 
@@ -215,8 +216,10 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     own = table.get("algorithms", {}).get(name, {})
     if not isinstance(own, Mapping):
         raise SettingError(f"algorithms.{name} is {own!r}", f"make it a table [algorithms.{name}]")
-    if any(each.name == "inner" for each in fields(cls)):
-        own = merged([{"inner": table.get("inner", {})}, own])
+    for each in fields(cls):
+        if each.name == "inner":  # what a table leaves open is as in the algorithm's own default
+            given = each.default if isinstance(each.default, Adaptation) else Adaptation()
+            own = merged([{"inner": to_plain(given)}, {"inner": table.get("inner", {})}, own])
     algorithm: Algorithm = from_plain(cls, own, f"algorithms.{name}")
     prior = from_plain(PriorSettings, table.get("prior", {}), "prior")
     if isinstance(algorithm, ADMMFedMeta) and prior.model is not None:

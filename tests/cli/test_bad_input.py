@@ -324,7 +324,10 @@ SETTINGS = [
     bad("unknown flag", TRAIN + "--ruonds 3", "--ruonds", "see --help"),
     bad("abbreviated flag", TRAIN + "--round 3", "--round", "see --help"),
     bad("flag without value", TRAIN + "--rounds", "--rounds", "argument", "see --help"),
-    bad("flag of another type", TRAIN + "--penalty abc", "--penalty", "'abc'", "see --help"),
+    bad(
+        "flag of another type", TRAIN + "--inner-steps abc", "--inner-steps", "'abc'", "see --help"
+    ),
+    bad("penalty that is no number", TRAIN + "--penalty abc", "penalty is 'abc'", 'or "auto"'),
     bad("fraction for a count", TRAIN + "--local-steps 1.5", "1.5", "see --help"),
     bad("stray argument", TRAIN + "stray", "stray", "see --help"),
     bad("missing argument", "adapt", "RUN", "see --help"),
@@ -475,7 +478,7 @@ RESUMING = [
     bad("resume no run", "train --resume .", "holds no run", "name the folder that --out made"),
     bad("resume from elsewhere", RESUME + "--init run", "other weights", "it was started with"),
     bad("resume and out", RESUME + "--out new", "--out and --resume", "stays where it is"),
-    bad("resume with another ρ", RESUME + "--penalty 9", "penalty was 0.3", "only rounds"),
+    bad("resume with another ρ", RESUME + "--penalty 9", "penalty was 'auto'", "only rounds"),
     bad("resume with another model", RESUME + "--model mlp", "was 'linear'", "only rounds"),
     bad("resume in another dtype", RESUME + "--dtype float64", "was 'float32'", "only rounds"),
     bad("resume with another seed", RESUME + "--seed 4", "data of run run have changed", "resume"),
@@ -915,7 +918,7 @@ def test_cuda_without_a_gpu(shell: str, playground: Path) -> None:
 
 def test_divergence_keeps_the_newest_checkpoint(playground: Path) -> None:
     line = TRAIN + "--rounds 40 --set training.checkpoint_every=1 --penalty 0.02 --model mlp"
-    outcome = call(f"{line} --inner-step-size 30")
+    outcome = call(f"{line} --inner-step-size 30 --inner-scope all")
     assert outcome.code == 3
     assert "training diverged in round" in outcome.complaint
     assert "raise the penalty" in outcome.complaint
@@ -929,7 +932,7 @@ def test_divergence_keeps_the_newest_checkpoint(playground: Path) -> None:
 
 
 def test_adaptation_that_diverges_keeps_what_was_trained(playground: Path) -> None:
-    line = TRAIN + "--algorithm fedavg --model mlp --inner-step-size 1e38"
+    line = TRAIN + "--algorithm fedavg --model mlp --inner-step-size 1e38 --inner-scope all"
     outcome = call(line)
     assert outcome.code == 3
     assert "lower the inner step size" in outcome.complaint

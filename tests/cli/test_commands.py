@@ -434,7 +434,8 @@ def test_precedence(playground: Path) -> None:
         "[algorithms.admm-fedmeta]\npenalty = 0.4\n[algorithms.fedavg]\nstep_size = 0.5\n"
     )
     default = settings_of()
-    assert default["algorithm"]["penalty"] == 0.3
+    assert default["algorithm"]["penalty"] == "auto"
+    assert default["algorithm"]["inner"]["scope"] == "head"
     assert default["algorithm"]["curvature"] == "exact"
     preset = settings_of("--preset paper --set data.partition=column")
     assert preset["algorithm"]["penalty"] == 0.7  # own data take those of CIFAR-10
@@ -458,7 +459,7 @@ def test_precedence(playground: Path) -> None:
 def test_a_prior_and_its_strength(playground: Path) -> None:
     succeed(
         f"train {DATA} --rounds 3 --prior run --prior-strength 1e6 --out tied "
-        "--set algorithms.admm-fedmeta.platform=proximal"
+        "--penalty 0.3 --set algorithms.admm-fedmeta.platform=proximal"
     )
     prior, tied = MetaModel.load("run").theta, MetaModel.load("tied").theta
     for name, leaf in prior.items():

@@ -22,7 +22,7 @@ from fedmeta.algorithms.base import (
 from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.data.packing import NodeData
 from fedmeta.errors import SettingError, require, require_choice, require_positive, require_whole
-from fedmeta.objective import Adaptation, Facts, Objective, Passes, meta_gradient
+from fedmeta.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes, meta_gradient
 from fedmeta.regularizers import SquaredEuclidean
 from fedmeta.step_sizes import split
 from fedmeta.tree import Tree
@@ -69,6 +69,7 @@ class ADMMFedMeta(MetaLearner):
 
     name: ClassVar[str] = "admm-fedmeta"
 
+    inner: Adaptation = RECOMMENDED
     penalty: float | Mapping[str, float] | Literal["auto"] = "auto"
     penalty_unit: Literal["node", "weight"] = "node"
     local_steps: int = 1
@@ -82,14 +83,6 @@ class ADMMFedMeta(MetaLearner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.penalty, str):
-            require_choice("penalty", self.penalty, ("auto",))
-            self._check_automatic()
-        else:
-            rhos = self.penalty if isinstance(self.penalty, Mapping) else {"": self.penalty}
-            for node, rho in rhos.items():
-                require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
-        require_positive("first_penalty", self.first_penalty)
         require_choice("penalty_unit", self.penalty_unit, ("node", "weight"))
         require_whole("local_steps", self.local_steps, 1)
         if self.local_step_size is not None:
@@ -98,6 +91,14 @@ class ADMMFedMeta(MetaLearner):
         require_choice("rule", self.rule, ("participants", "stale"))
         deviation = self.dual_deviation
         require(0 <= deviation < 1e6, "dual_deviation", deviation, "a number of at least 0")
+        if isinstance(self.penalty, str):
+            require_choice("penalty", self.penalty, ("auto",))
+            self._check_automatic()
+        else:
+            rhos = self.penalty if isinstance(self.penalty, Mapping) else {"": self.penalty}
+            for node, rho in rhos.items():
+                require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
+        require_positive("first_penalty", self.first_penalty)
 
     def _check_automatic(self) -> None:
         """Refuse what needs a penalty that the nodes know."""

@@ -13,13 +13,16 @@ from fedmeta.tree import Tree
 
 # How long sums of the past count: about ten rounds of contributions, twenty of their squares.
 _MOMENTUM, _MEMORY = 0.9, 0.95
-# A loss may exceed the largest of the last few by this share before its round is taken back, and
-# the best smoothed one by this factor; both are wider where losses fluctuate.
-_WINDOW, _SHARE, _MOST, _SMOOTHING = 5, 0.1, 2.0, 0.7
-# ρ shrinks by the first until a round is rejected for the first time, then by the second; a round
-# that is rejected doubles it, one that blew up multiplies it by ten.
-_SEARCH, _GROWTH, _REJECTED, _BLOWN_UP = 2.0, 1.1, 2.0, 10.0
-_BLOWS_UP = 3.0  # times the largest of the last losses
+# What a loss may exceed, in shares of the first loss: the largest of the last few by the first, the
+# best smoothed one by the second; if by the third it has blown up.
+_WINDOW, _RECENT, _BEST, _BLOWN_UP = 5, 0.1, 0.3, 1.0
+_SMOOTHING = 0.7
+# What ρ is divided by: before it was too small for the first time, and later when the loss reached
+# a new best; and multiplied by: when a round was rejected, and when it blew up.
+_SEARCH, _PROGRESS = 2.0, 1.1
+_REJECTED, _RESCUE = 2.0, 10.0
+# The longest step: a tenth of what parameters are in the mean, or of this where they are small.
+_LONGEST, _SMALL = 0.1, 0.05
 _LEAST = 1e-8  # below which a gradient is as good as none
 
 
@@ -34,7 +37,6 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
     zero = torch.zeros((), dtype=some.dtype, device=some.device)
     return {
         "accepted": theta,
-        "average": theta,
         "dual": tree.zeros_like(theta),
         "contribution": tree.zeros_like(theta),
         "squares": tree.zeros_like(theta),
@@ -42,9 +44,11 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
             "penalty": zero + penalty,
             "rounds": zero,
             "searching": zero + 1,
+            "tries": zero,
             "losses": zero.new_full((_WINDOW,), torch.inf),
             "smooth": zero,
             "best": zero + torch.inf,
+            "first": zero,
             "last": zero + torch.inf,
             "noise": zero,
         },
@@ -64,16 +68,20 @@ def step(
         q = 0.95 q⁻ + 0.05 Y²                  how large a parameter's gradient is
         θ⁺ = θ + m / P,   P = ρ √q             (both means corrected for their start at zero)
 
-    so that 1/ρ is about how far a parameter moves in a round, whatever the scale of the loss. Every
-    round ρ falls by a tenth (by half until a round is rejected for the first time).
+    so that 1/ρ is about how far a parameter moves in a round, whatever the scale of the loss. It is
+    never more than a tenth of what parameters are in the mean (or of 0.05, where they are smaller).
 
-    Whether θ⁺ was good is known when the next round tells F(θ⁺). If that is not finite, or larger
-    than the last five accepted losses and a tenth, or than twice the best smoothed loss, the round
-    is taken back: θ⁺ = θ + Y / P from the last accepted θ, with a ρ twice as large (ten times, if
-    the loss has tripled or is not finite) and no memory of older contributions. Y points downhill
-    and P is positive, so a small enough step lowers a smooth loss, and every search ends. Where
-    only some nodes were counted their loss says less: the bounds widen by twice the mean rise of
-    the losses from round to round (as a share of the loss).
+    Whether θ⁺ was good is known when the next round tells F(θ⁺). With B the best smoothed loss and
+    R = F(θ¹), a round is taken back if its loss is not finite, exceeds the last five accepted ones
+    by R/10, or exceeds both the last one and B by 3R/10. Then θ⁺ = θ + Y / P from the last accepted
+    θ, with a ρ twice as large (ten times, if the loss exceeds B by R or is not finite) and without
+    older contributions. Y points downhill and P is positive, so a small enough step lowers a smooth
+    loss, and every search ends. Where samples or nodes are drawn anew the loss is noisy, and B may
+    have been luck: if a second try is no better, B becomes what it says.
+
+    After a good round ρ falls by half until it was too small for the first time, from then on by a
+    tenth whenever B falls. Where only some nodes were counted their loss says less: the bounds
+    widen by twice the mean rise of losses from round to round, and ρ falls after any good round.
 
     Args:
         theta: where the nodes were.
@@ -87,12 +95,15 @@ def step(
     """
     search, before = memory["search"], memory["dual"]
     first = search["rounds"] == 0
-    known = torch.where(search["losses"].isinf(), -torch.inf, search["losses"]).max()
+    recent = torch.where(search["losses"].isinf(), -torch.inf, search["losses"]).max()
     finite = loss.isfinite() & tree.squared_norm(dual).isfinite()
-    slack = torch.where(share < 1 - 1e-3, 1 + 2 * search["noise"], 1.0)
-    bound = torch.minimum((slack + _SHARE) * known, slack * _MOST * search["best"])
+    scale = torch.maximum(search["first"] - search["best"], search["first"].abs())
+    some = share < 1 - 1e-3  # of the nodes were counted, not all
+    slack = torch.where(some, 2 * search["noise"], 0.0)
+    ceiling = torch.maximum(search["best"] + (_BEST + slack) * scale, search["losses"][0])
+    bound = torch.minimum(recent + (_RECENT + slack) * scale, ceiling)
     accepted = finite & (first | (loss <= bound))
-    blown_up = ~finite | (loss > slack * _BLOWS_UP * known)
+    blown_up = ~finite | (loss > search["best"] + (_BLOWN_UP + slack) * scale)
 
     def new(a: Tree, b: Tree) -> Tree:
         return {name: torch.where(accepted, leaf, b[name]) for name, leaf in a.items()}
@@ -105,27 +116,33 @@ def step(
     started = 1 - _MOMENTUM ** rounds.clamp(min=1)
     m, q = new(m, tree.scale(started, dual)), new(q, memory["squares"])
 
-    searching = torch.where(accepted, search["searching"], torch.zeros_like(search["searching"]))
-    fall = torch.where(first, 1.0, torch.where(searching > 0, _SEARCH, _GROWTH))
-    raised = torch.where(blown_up, _BLOWN_UP, _REJECTED)
-    rho = torch.where(accepted, search["penalty"] / fall, search["penalty"] * raised)
+    smooth = torch.where(first, loss, _SMOOTHING * search["smooth"] + (1 - _SMOOTHING) * loss)
+    progress = some | (smooth < search["best"])
+    searching = torch.where(finite & (first | (loss <= ceiling)), search["searching"], 0.0)
+    good = torch.where(searching > 0, 1 / _SEARCH, torch.where(progress, 1 / _PROGRESS, 1.0))
+    bad = torch.where(blown_up, _RESCUE, _REJECTED)
+    change = torch.where(first, 1.0, torch.where(accepted, good, bad))
+    rho = search["penalty"] * torch.where(first & ~accepted, _RESCUE, change)
+    size = (tree.squared_norm(place) / tree.size(place)).sqrt()
+    rho = torch.maximum(rho, 1 / (_LONGEST * size.clamp(min=_SMALL)))
     known_squares = 1 - _MEMORY ** rounds.clamp(min=1)
     moved = {
         n: leaf / started / (rho * ((q[n] / known_squares).sqrt() + _LEAST))
         for n, leaf in m.items()
     }
 
-    smooth = torch.where(first, loss, _SMOOTHING * search["smooth"] + (1 - _SMOOTHING) * loss)
-    smooth = torch.where(accepted, smooth, search["smooth"])
+    # A second try lies so near the accepted θ that its loss is a second look at the same place.
+    again = ~accepted & ~blown_up & (search["tries"] > 0)
+    smooth = torch.where(accepted | again, smooth, search["smooth"])
     best = torch.where(accepted, torch.minimum(search["best"], smooth), search["best"])
-    rise = torch.where(finite & ~first, (loss / search["last"] - 1).clamp(0, 1), 0.0)
-    noise = torch.where(finite & ~first, 0.9 * search["noise"] + 0.1 * rise, search["noise"])
+    best = torch.where(again, smooth, best)
+    counts = finite & ~first
+    rise = torch.where(counts, ((loss - search["last"]) / scale).clamp(0, 1), 0.0)
+    noise = torch.where(counts, 0.9 * search["noise"] + 0.1 * rise, search["noise"])
     losses = torch.cat([loss.unsqueeze(0), search["losses"][:-1]])
-    losses = torch.where(accepted, losses, search["losses"])
-    mean = tree.combine(_MOMENTUM, memory["average"], 1 - _MOMENTUM, place)
+    losses = torch.where(accepted | again, losses, search["losses"])
     updated = {
         "accepted": place,
-        "average": new(mean, memory["average"]),
         "dual": dual,
         "contribution": m,
         "squares": q,
@@ -133,9 +150,11 @@ def step(
             "penalty": rho,
             "rounds": rounds,
             "searching": searching,
+            "tries": torch.where(accepted, 0.0, search["tries"] + 1),
             "losses": losses,
             "smooth": smooth,
             "best": best,
+            "first": torch.where(first & accepted, loss, search["first"]),
             "last": torch.where(finite, loss, search["last"]),
             "noise": noise,
         },

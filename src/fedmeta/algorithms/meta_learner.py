@@ -6,7 +6,13 @@ from dataclasses import KW_ONLY, dataclass
 
 from fedmeta.algorithms.step_learner import StepLearner
 from fedmeta.errors import require
-from fedmeta.objective import Adaptation, Curvature, InverseSchedule, MetaGradient, Schedule
+from fedmeta.objective import (
+    Adaptation,
+    Curvature,
+    InverseSchedule,
+    MetaGradient,
+    Schedule,
+)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from fedmeta.errors import FedmetaError
 
 def main() -> NoReturn:
     """The program `fedmeta`, also `python -m fedmeta`: typer where it is, argparse where not."""
-    from fedmeta.cli import adapt, compare, data, evaluate, report, train, tune
+    from fedmeta.cli import adapt, compare, data, evaluate, report, reproduce, train, tune
 
-    commands = [each.COMMAND for each in (train, adapt, evaluate, compare, tune, report, data)]
+    modules = (train, adapt, evaluate, compare, tune, report, data, reproduce)
+    commands = [each.COMMAND for each in modules]
     if importlib.util.find_spec("typer") is None:
         sys.exit(guarded(run_plain, commands, sys.argv[1:]))
     from fedmeta.cli.typer_shell import run_typer

@@ -33,6 +33,7 @@ class Parameter:
             chosen algorithm's name.
         metavar: what the value is called in --help.
         default: what holds where it is not given, for --help.
+        toml: the value is written as in TOML, with bare words for text.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Parameter:
     setting: str | None = None
     metavar: str | None = None
     default: str | None = None
+    toml: bool = False
 
     @property
     def about(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.command import Parameter, Values
 from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation
+from fedmeta.objective import RECOMMENDED
 from fedmeta.settings import TABLES, Table, layered, merged, read_toml
 from fedmeta.tuning import nested
 
@@ -25,7 +25,7 @@ def _default(setting: str) -> str | None:
     if place.startswith("algorithms"):
         owner: Any = ADMMFedMeta() if hasattr(ADMMFedMeta, name) else FedAvg()
     else:
-        owner = {"inner": Adaptation, **TABLES}.get(place, object)()
+        owner = RECOMMENDED if place == "inner" else TABLES.get(place, object)()
     value = getattr(owner, name, None)
     if isinstance(value, bool):  # a switch is off where it is not given
         return None
@@ -89,6 +89,21 @@ METHOD = _with_defaults(
         "inner_step_size", float, "α: step size of the adaptation.", _M, setting="inner.step_size"
     ),
     Parameter("inner_steps", int, "Steps of the adaptation.", _M, setting="inner.steps"),
+    Parameter(
+        "inner_scope",
+        str,
+        "Which parameters the adaptation moves: head, all or a list of name patterns.",
+        _M,
+        setting="inner.scope",
+        toml=True,
+    ),
+    Parameter(
+        "learned",
+        str,
+        "Learn step sizes of the adaptation: none, tensor or parameter.",
+        _M,
+        setting="inner.learned",
+    ),
     Parameter("rounds", int, "T: communication rounds.", _M, short="r", setting="training.rounds"),
     Parameter(
         "flip",
@@ -118,10 +133,12 @@ ALGORITHM = _with_defaults(
     ),
     Parameter(
         "penalty",
-        float,
-        "ρ: larger is slower and safer.",
+        str,
+        "auto, or ρ as a number: larger is slower and safer.",
         _M,
         setting="algorithms.{algorithm}.penalty",
+        metavar="RHO",
+        toml=True,
     ),
     Parameter(
         "step_size",
@@ -186,7 +203,7 @@ def settings_table(parameters: tuple[Parameter, ...], values: Values) -> Table:
         missing = value is None or value is False  # a switch that was not given sets nothing
         if parameter.setting is not None and not missing:
             # Not str.format: an algorithm of one's own is named by a path, which has dots.
-            given[parameter.setting] = value
+            given[parameter.setting] = parse_value(str(value)) if parameter.toml else value
     flags: Table = {}
     for setting, value in given.items():
         *parents, last = setting.split(".")

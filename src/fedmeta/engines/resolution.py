@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedmeta import tree
+from fedmeta import step_sizes, tree
 from fedmeta.algorithms.base import Algorithm
 from fedmeta.augmentation import Augmentation, augmenting
 from fedmeta.data.federation import Federation
@@ -28,7 +28,7 @@ from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.samples import data_bytes, fits_resident
 from fedmeta.errors import ModelError
 from fedmeta.functional import FunctionalModel
-from fedmeta.objective import Objective
+from fedmeta.objective import Adaptation, Objective
 
 
 def lay_out(
@@ -54,8 +54,10 @@ def lay_out(
         augmentation: of the inputs in training.
     """
     sources = federation.sources
-    # A dual, and what a node sent last, are as large as the model.
-    numbers = 2 * tree.size(model.theta) * len(sources) * repeats
+    # A dual, and what a node sent last, are as large as the model and its step sizes.
+    inner = getattr(algorithm, "inner", Adaptation())
+    joint = tree.size({**model.theta, **step_sizes.start(inner, model.theta)})
+    numbers = 2 * joint * len(sources) * repeats
     state_bytes = numbers * execution.torch_dtype.itemsize
 
     def laid(path: Literal["batched", "loop"]) -> Layout:

@@ -1,0 +1,146 @@
+"""`fedmeta reproduce`: the tables and figures of the paper, and ours, from scratch."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import progress_bars, say, table
+from fedmeta.errors import FedmetaError, MissingExtraError, SettingError, nearest
+from fedmeta.experiments import EXPERIMENTS
+from fedmeta.experiments.cell import Cell
+from fedmeta.experiments.declaration import cells
+from fedmeta.experiments.page import HEADLINE, render
+from fedmeta.experiments.results import Results
+from fedmeta.experiments.running import Plan, run_cells, selected, state
+from fedmeta.experiments.summary import write_summary
+from fedmeta.settings import Table
+from fedmeta.tuning import nested
+
+_WORDS = (*EXPERIMENTS, "all", "summary", "render")
+RESULTS, PAGE = "results", "docs/results.md"
+
+PARAMETERS = (
+    Parameter(
+        "what",
+        str,
+        f"{', '.join(EXPERIMENTS)}, or all of them; summary: compute summary.json from the results "
+        "again; render: that, and tables and figures.",
+        argument=True,
+        required=True,
+    ),
+    Parameter(
+        "only",
+        str,
+        "Cells whose path fits a pattern like '*/cifar10/*' (as often as needed).",
+        many=True,
+        metavar="PATTERN",
+    ),
+    Parameter("list", bool, "Show the cells and whether they have results; run nothing."),
+    Parameter("force", bool, "Run again what has a current result."),
+    Parameter("seconds", float, "Start no further cell after so many seconds."),
+    Parameter("quick", bool, "A small version on handwritten digits, for a CPU and some minutes."),
+    Parameter("out", str, "Folder of the results.", short="o", metavar="FOLDER", default=RESULTS),
+    Parameter("page", str, "Page to render.", metavar="FILE", default=PAGE),
+    Parameter("data_folder", str, "Where the data sets lie.", metavar="FOLDER"),
+    Parameter("device", str, "cpu or cuda."),
+    Parameter("precision", str, "full, tf32 or bf16."),
+    Parameter("threads", int, "CPU threads."),
+)
+
+
+def run(values: Values) -> None:
+    """Run what is missing, then bring the summary up to date."""
+    what = values["what"]
+    if what not in _WORDS:
+        raise SettingError(f"there is no experiment {what!r}", nearest(what, _WORDS))
+    results = Results(_folder(values))
+    if what in EXPERIMENTS or what == "all":
+        names = EXPERIMENTS if what == "all" else (what,)
+        found = _cells(names, values)
+        if values["list"]:
+            _show(found, results)
+            return
+        failed = _run(found, results, values)
+    else:
+        failed = 0
+    summary = write_summary(results, quick=values["quick"])
+    say(f"summary  {results.folder / 'summary.json'}")
+    if what != "summary":
+        _render(summary, results, values)
+    if failed:
+        raise FedmetaError(f"{failed} cells could not be run", "see above; the others are kept")
+
+
+def _folder(values: Values) -> Path:
+    if values["list"] or not values["quick"]:
+        return Path(values["out"] or RESULTS)
+    if values["out"] is None:
+        return Path(tempfile.mkdtemp(prefix="fedmeta-quick-"))
+    if Path(values["out"]).resolve() == Path(RESULTS).resolve():
+        raise SettingError("a quick run has no place among the results", "give another --out")
+    return Path(values["out"])
+
+
+def _cells(names: tuple[str, ...], values: Values) -> list[Cell]:
+    """All cells that are asked for; a tuning cell that two experiments rest on is there once."""
+    found = {each.key: each for name in names for each in cells(name, quick=values["quick"])}
+    return selected(list(found.values()), values["only"] or ())
+
+
+def _show(found: list[Cell], results: Results) -> None:
+    rows = [[each.path, str(each.repeats), state(each, results)] for each in found]
+    table(f"{len(rows)} cells", ["cell", "repeats", "state"], rows)
+
+
+def _run(found: list[Cell], results: Results, values: Values) -> int:
+    machine: dict[str, Any] = {
+        "data.folder": values["data_folder"],
+        "execution.device": values["device"],
+        "execution.precision": values["precision"],
+        "execution.threads": values["threads"],
+    }
+    given: Table = nested({name: each for name, each in machine.items() if each is not None})
+    plan = Plan(results, given, values["force"], values["seconds"])
+    counts = dict.fromkeys(("ran", "kept", "failed", "no time"), 0)
+    with progress_bars() as bar:
+        for ended in run_cells(found, plan, lambda label: [bar(label)]):
+            counts[ended.state] += 1
+            if ended.state == "ran":
+                say(f"{ended.cell.path}  {ended.seconds:.1f} s")
+            elif ended.state == "failed":
+                say(f"{ended.cell.path}  failed: {ended.problem}")
+    say("  ".join(f"{count} {name}" for name, count in counts.items()))
+    return counts["failed"]
+
+
+def _render(summary: dict[str, Any], results: Results, values: Values) -> None:
+    """Bring the page of results up to date; of a quick run there is one beside its results."""
+    page, front = Path(values["page"] or PAGE), Path("README.md")
+    if values["quick"]:
+        page = results.folder / page.name
+    wanted = not values["quick"] and front.exists() and HEADLINE in front.read_text("utf-8")
+    try:
+        render(summary, page, front if wanted else None)
+    except MissingExtraError as error:
+        if values["what"] == "render":
+            raise
+        say(f"page     not rendered: {error}")
+    else:
+        say(f"page     {page}")
+
+
+COMMAND = Command(
+    "reproduce",
+    "Run the experiments of the paper and our own, cell by cell, and keep what they give.",
+    PARAMETERS,
+    run,
+    example="fedmeta reproduce table1 --device cuda --seconds 600",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

@@ -1,0 +1,156 @@
+"""Running cells one after the other: what is there already is kept, what is missing is trained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import FedmetaError, SettingError
+from fedmeta.experiments.cell import Cell, built, plain
+from fedmeta.experiments.continual import train_continually
+from fedmeta.experiments.repeats import Repeat, federation, record, seeded, train_repeats
+from fedmeta.experiments.results import Results, machine_words, point_table
+from fedmeta.experiments.tuned import search
+from fedmeta.run_folder import versions
+from fedmeta.settings import Settings, Table
+from fedmeta.training import Callback, gradient_evaluations
+
+State = Literal["done", "outdated", "to run", "cannot run"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How cells are run.
+
+    Args:
+        results: where results lie.
+        machine: settings that say where data lie and what computes, not what is computed.
+        force: run again what has a current result.
+        seconds: start no further cell after so long; None: no limit.
+    """
+
+    results: Results
+    machine: Table = field(default_factory=dict)
+    force: bool = False
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How it went with a cell."""
+
+    cell: Cell
+    state: Literal["ran", "kept", "failed", "no time"]
+    seconds: float = 0.0
+    problem: str = ""
+
+
+def selected(cells: Sequence[Cell], patterns: Iterable[str]) -> list[Cell]:
+    """The cells whose path fits one of the patterns, and the tuning cells they rest on.
+
+    Example:
+        >>> cells = [Cell(("rho", "cifar10", "x1"), {}, 1), Cell(("rho", "cifar100", "x1"), {}, 1)]
+        >>> [cell.path for cell in selected(cells, ["*/cifar10/*"])]
+        ['rho/cifar10/x1']
+    """
+    wanted = list(patterns)
+    if not wanted:
+        return list(cells)
+    fit = [each for each in cells if any(fnmatchcase(each.path, p) for p in wanted)]
+    if not fit:
+        raise SettingError(f"no cell fits {' or '.join(wanted)}", "see --list")
+    keys = {each.key for each in fit} | {each.tuned for each in fit}
+    return [each for each in cells if each.key in keys]
+
+
+def state(cell: Cell, results: Results) -> State:
+    """Whether a cell has a result, and whether that is still what it declares."""
+    try:
+        cell.build()
+        if results.current(cell) is not None:
+            return "done"
+    except FedmetaError:
+        return "cannot run"
+    return "to run" if results.read(cell.key) is None else "outdated"
+
+
+def run_cells(
+    cells: Sequence[Cell], plan: Plan, progress: Callable[[str], Sequence[Callback]]
+) -> Iterator[Ended]:
+    """Run what has no current result. A cell that cannot be run does not stop the others.
+
+    Args:
+        cells: tuning cells before those that rest on them.
+        plan: where, on what and for how long.
+        progress: given a label, the callbacks of its training.
+    """
+    started = time.monotonic()
+    for cell in cells:
+        if not plan.force and state(cell, plan.results) == "done":
+            yield Ended(cell, "kept")
+        elif plan.seconds is not None and time.monotonic() - started > plan.seconds:
+            yield Ended(cell, "no time")
+        else:
+            begun = time.monotonic()
+            try:
+                _run(cell, plan, progress)
+                yield Ended(cell, "ran", time.monotonic() - begun)
+            except FedmetaError as error:
+                yield Ended(cell, "failed", time.monotonic() - begun, str(error))
+
+
+def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) -> None:
+    begun, point = time.monotonic(), plan.results.point(cell)
+    if cell.tuned is not None and point is None:
+        raise SettingError(f"{cell.path} has no tuned settings", f"run {'/'.join(cell.tuned)}")
+    settings = cell.build(point_table(cell, point), plan.machine)
+    if cell.equal is not None:
+        settings = _scaled(cell, settings, plan)
+    if cell.grid:
+        found: dict[str, Any] = search(cell, plan.machine, progress)
+    elif cell.tasks is not None:
+        found = {"repeats": train_continually(cell, settings, plan.machine, progress)}
+    else:
+        repeats = [
+            Repeat(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
+        ]
+        outcomes = train_repeats(repeats, progress(cell.path))
+        pairs = zip(cell.seeds, outcomes, strict=True)
+        found = {"repeats": [record(seed, outcome) for seed, outcome in pairs]}
+    seconds = round(time.monotonic() - begun, 1)
+    about = description(cell, point, settings.execution)
+    plan.results.write(cell.key, {**about, "seconds": seconds, **found})
+
+
+def description(cell: Cell, point: Table | None, execution: Execution) -> dict[str, Any]:
+    """What is kept of how a result came about."""
+    return {
+        "key": list(cell.key),
+        "digest": cell.digest(),
+        "settings": plain(cell.build(point_table(cell, point))),
+        "point": point,
+        "equal": plain(built(cell.equal_settings)) if cell.equal else None,
+        "seeds": list(cell.seeds),
+        "versions": versions(),
+        "machine": machine_words(execution.device),
+        "precision": execution.precision,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _scaled(cell: Cell, settings: Settings, plan: Plan) -> Settings:
+    """As many rounds as cost the gradient evaluations of another cell."""
+    other = built(cell.equal_settings, plan.machine)
+    budget = other.training.rounds * _cost(other)
+    rounds = max(1, round(budget / _cost(settings)))
+    return replace(settings, training=replace(settings.training, rounds=rounds))
+
+
+def _cost(settings: Settings) -> float:
+    """Of a round for a node, in gradients over all of its samples."""
+    return gradient_evaluations(settings.algorithm, federation(settings.data, 0))

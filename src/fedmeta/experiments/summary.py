@@ -1,0 +1,213 @@
+"""summary.json: every cell for machines, computed from the result files.
+
+Only results that were obtained as their cells are declared now are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedmeta.experiments import EXPERIMENTS
+from fedmeta.experiments.cell import Key
+from fedmeta.experiments.declaration import TUNING, cells, declaration
+from fedmeta.experiments.results import SUMMARY, Result, Results
+from fedmeta.experiments.statistics import Repeats, accuracy, entry, mean_curve, paired, rounded
+from fedmeta.experiments.verdicts import ahead, goals
+from fedmeta.storage import write_json
+
+Summary = dict[str, Any]
+Found = Mapping[Key, Result]
+
+
+def write_summary(results: Results, *, quick: bool = False) -> Summary:
+    """Compute the summary of a folder of results and keep it there."""
+    summary = summarise(current_results(results, quick=quick))
+    results.folder.mkdir(parents=True, exist_ok=True)
+    write_json(results.folder / SUMMARY, summary)
+    return summary
+
+
+def current_results(results: Results, *, quick: bool = False) -> dict[Key, Result]:
+    """The results of all cells that are declared now and have one."""
+    declared = {cell.key: cell for name in EXPERIMENTS for cell in cells(name, quick=quick)}
+    found = {key: results.current(cell) for key, cell in declared.items()}
+    return {key: result for key, result in found.items() if result is not None}
+
+
+def summarise(found: Found) -> Summary:
+    """All numbers: by experiment and key, then verdicts. Accuracies are in percent."""
+    summary: Summary = {"unit": "percent"}
+    for name in (TUNING, *EXPERIMENTS):
+        mine = {key[1:]: result for key, result in found.items() if key[0] == name}
+        summary[name] = _nested(_READERS[name](mine))
+    repeats = {key[1:]: result["repeats"] for key, result in found.items() if key[0] == "table1"}
+    summary["ahead"] = ahead(repeats)
+    summary["goals"] = goals(summary)
+    return summary
+
+
+def _nested(entries: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
+    """Keys as tables within tables, in the order they come."""
+    tables: dict[str, Any] = {}
+    for key, value in entries:
+        place = tables
+        for part in key[:-1]:
+            place = place.setdefault(part, {})
+        place[key[-1]] = value
+    return tables
+
+
+def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
+    for key, result in found.items():
+        judged = [trial["mean"] for trial in result["trials"] if trial["mean"] is not None]
+        best = rounded(100 * max(judged)) if judged else None
+        yield key, {"best": result["best"], "held_out": best, "points": len(result["trials"])}
+
+
+def _by_protocol(found: Found) -> Iterable[tuple[Key, Any]]:
+    """One entry per cell, and one with "-precise" after its name."""
+    for key, result in found.items():
+        yield key, accuracy(result["repeats"])
+        if (precise := accuracy(result["repeats"], "precise")) is not None:
+            yield (*key[:-1], f"{key[-1]}-precise"), precise
+
+
+def _table2(found: Found) -> Iterable[tuple[Key, Any]]:
+    for (data, algorithm), result in found.items():
+        repeats = result["repeats"]
+        yield (data, algorithm), _on_both(repeats, _theta_p(found, data, algorithm))
+
+
+def _theta_p(found: Found, data: str, algorithm: str) -> Repeats:
+    """The repeats of the θ_p that an algorithm started from."""
+    ours = "-default" if algorithm.endswith("-default") else ""
+    start = found.get((data, f"prior-model{ours}"))
+    return start["repeats"] if start else []
+
+
+def _on_both(repeats: Repeats, theta_p: Repeats) -> dict[str, Any]:
+    """Both tasks, what was lost on the prior one (points), and the forgetting cost L_p."""
+    return {
+        "prior": accuracy(repeats, "prior"),
+        "new": accuracy(repeats),
+        "prior-precise": accuracy(repeats, "prior_precise"),
+        "new-precise": accuracy(repeats, "precise"),
+        "drop": paired(theta_p, repeats, "prior"),
+        "drop-precise": paired(theta_p, repeats, "prior_precise"),
+        "forgetting-cost": _loss_on_prior(repeats, "0"),
+        "forgetting-cost-adapted": _loss_on_prior(repeats, "1"),
+    }
+
+
+def _loss_on_prior(repeats: Repeats, steps: str) -> Any:
+    return entry(repeats, lambda each: each.get("prior_loss", {}).get(steps))
+
+
+def _prior(found: Found) -> Iterable[tuple[Key, Any]]:
+    for (data, strength), result in found.items():
+        yield (data, strength), _on_both(result["repeats"], _theta_p(found, data, strength))
+
+
+def _convergence(found: Found) -> Iterable[tuple[Key, Any]]:
+    thresholds = declaration("convergence").content["thresholds"]
+    for key, result in found.items():
+        repeats = result["repeats"]
+        done = [each for each in repeats if not each["diverged"]]
+        cost = {
+            name: float(np.mean([each[name] / each["rounds"] for each in done])) if done else None
+            for name in ("gradients", "bytes")
+        }
+        reached = mean_curve(repeats, "reached_precise")
+        yield (
+            key,
+            {
+                "loss": mean_curve(repeats, "loss"),
+                "reached": mean_curve(repeats, "reached"),
+                "reached-precise": reached,
+                "per-round": cost,
+                "to-reach": _to_reach(reached, cost, thresholds.get(key[1])),
+                "diverged": len(repeats) - len(done),
+            },
+        )
+
+
+def _to_reach(
+    curve: list[list[float]], cost: Mapping[str, float | None], threshold: float | None
+) -> dict[str, Any] | None:
+    """Rounds, gradient evaluations and bytes at which the mean accuracy first is that high."""
+    if threshold is None:
+        return None
+    hits = (number for number, mean in zip(*curve, strict=True) if 100 * mean >= threshold)
+    rounds = next(hits, None)
+    costs = {
+        name: None if rounds is None or each is None else round(rounds * each)
+        for name, each in cost.items()
+    }
+    return {"accuracy": threshold, "rounds": rounds, **costs}
+
+
+def _rho(found: Found) -> Iterable[tuple[Key, Any]]:
+    for key, result in found.items():
+        repeats = result["repeats"]
+        yield key, {"loss": mean_curve(repeats, "loss"), "accuracy": accuracy(repeats, "precise")}
+
+
+def _dissimilarity(found: Found) -> Iterable[tuple[Key, Any]]:
+    for key, result in found.items():
+        points = [pair for each in result["repeats"] for pair in each.get("targets", [])]
+        values = np.array(points, dtype=float).reshape(-1, 2)
+        varied = len(points) > 2 and bool((values.std(axis=0) > 0).all())
+        yield (
+            key,
+            {
+                "targets": [[float(f"{a:.4g}"), rounded(100 * b)] for a, b in points],
+                "correlation": rounded(float(np.corrcoef(values.T)[0, 1])) if varied else None,
+                "accuracy": accuracy(result["repeats"], "precise"),
+            },
+        )
+
+
+def _ablation(found: Found) -> Iterable[tuple[Key, Any]]:
+    for key, result in found.items():
+        start = found.get((*key[:-1], "as-it-is"))
+        repeats = result["repeats"]
+        yield (
+            key,
+            {
+                "accuracy": accuracy(repeats),
+                "precise": accuracy(repeats, "precise"),
+                "change": paired(repeats, start["repeats"], "precise") if start else None,
+            },
+        )
+
+
+def _robustness(found: Found) -> Iterable[tuple[Key, Any]]:
+    """Here a run counts as diverged, too, if its loss did not fall below half of what it was."""
+    for key, result in found.items():
+        repeats = result["repeats"]
+        if (mean := accuracy(repeats, "precise")) is not None:
+            yield key, {**mean, "diverged": sum(not _fell(each) for each in repeats)}
+
+
+def _fell(repeat: Mapping[str, Any]) -> bool:
+    if repeat["diverged"]:
+        return False
+    _, losses = repeat["loss"]
+    return bool(losses[-1] < losses[0] / 2)
+
+
+_READERS: dict[str, Callable[[Found], Iterable[tuple[Key, Any]]]] = {
+    TUNING: _tuning,
+    "table1": _by_protocol,
+    "table2": _table2,
+    "convergence": _convergence,
+    "rho": _rho,
+    "prior": _prior,
+    "samples": _by_protocol,
+    "dissimilarity": _dissimilarity,
+    "ablation": _ablation,
+    "robustness": _robustness,
+}

@@ -1,0 +1,308 @@
+"""The tables of the page of results, in Markdown, from the summary alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fedmeta.experiments.paper import GOALS, TABLE_1, TABLE_2, Published
+from fedmeta.experiments.statistics import Entry
+from fedmeta.experiments.verdicts import BASELINES, DEFAULT, OURS, PARTITIONS, at, words
+
+Summary = Mapping[str, Any]
+Row = Sequence[str]
+
+MISSING = "not run yet"
+NAMES = {
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "fedavg": "FedAvg",
+    "per-fedavg": "Per-FedAvg",
+    "admm-fedmeta": "ADMM-FedMeta",
+    "prior-model": "θ_p itself",
+    "prior-model-default": "θ_p itself (default)",
+    "admm-fedmeta-default": "ADMM-FedMeta (default)",
+}
+UPDATES = {"": 1, "-5": 5, "-10": 10}
+
+
+def markdown(heads: Row, rows: Sequence[Row]) -> str:
+    """A table; without rows, a line that says so.
+
+    Example:
+        >>> print(markdown(["a", "b"], [["1", "2"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+    """
+    if not rows:
+        return f"*{MISSING}*"
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def named(name: str) -> str:
+    """A data set or algorithm as people call it."""
+    return NAMES.get(name, name)
+
+
+def data_sets(summary: Summary) -> list[str]:
+    """Those of the paper, or the others that a quick run took in their place."""
+    found = {name for each in summary["table1"].values() for name in each}
+    found |= {name for part in ("table2", "prior", "samples") for name in summary[part]}
+    return sorted(found - set(GOALS)) or list(GOALS)
+
+
+def shown(entry: Entry | None) -> str:
+    """An entry for people."""
+    return words(entry) or MISSING
+
+
+def difference(entry: Entry | None, published: Published | None) -> str:
+    """Ours minus theirs, and whether the intervals touch."""
+    if entry is None or entry["mean"] is None or published is None:
+        return "–"
+    apart = entry["mean"] - published.mean
+    touch = abs(apart) <= (entry["ci95"] or 0) + (published.width or 0)
+    return f"{apart:+.1f}{'' if touch else ' (apart)'}"
+
+
+def goals(summary: Summary) -> str:
+    """What was to hold and whether it does."""
+    verdict = {True: "yes", False: "**no**", None: MISSING}
+    rows = [
+        [each["goal"], each["wanted"], each["measured"] or "–", verdict[each["reached"]]]
+        for each in summary["goals"]
+    ]
+    return markdown(["goal", "wanted", "measured", "reached"], rows)
+
+
+def table1(summary: Summary) -> str:
+    """Table 1: a table per partition and protocol."""
+    protocols = {"": "the paper's query sets", "-precise": "precise sets"}
+    return "\n\n".join(
+        f"### {partition}, {words}\n\n{_accuracies(summary, partition, suffix)}"
+        for partition in PARTITIONS
+        for suffix, words in protocols.items()
+    )
+
+
+def _accuracies(summary: Summary, partition: str, suffix: str) -> str:
+    rows = []
+    for data in data_sets(summary):
+        found = at(summary, "table1", partition, data) or {}
+        for algorithm in (*BASELINES, OURS):
+            for ending, updates in UPDATES.items():
+                mine = {
+                    variant: at(found, algorithm, f"{variant}{ending}{suffix}")
+                    for variant in ("paper", "tuned", "extras", DEFAULT)
+                }
+                if all(each is None for each in mine.values()):
+                    continue
+                published = TABLE_1.get(data, {}).get(algorithm, {}).get(f"paper{ending}")
+                cells = [_printed(published), shown(mine["paper"])]
+                cells += [difference(mine["paper"], published)]
+                cells += ["–" if e is None else shown(e) for v, e in mine.items() if v != "paper"]
+                rows.append([named(data), named(algorithm), str(updates), *cells])
+    heads = ["data", "algorithm", "updates", "the paper", "ours, its settings", "difference"]
+    return markdown([*heads, "tuned", "tuned + extras", "default"], rows)
+
+
+def _printed(published: Published | None) -> str:
+    if published is None:
+        return "–"
+    return f"{published.mean:.2f}" + (
+        "" if published.width is None else f" ± {published.width:.2f}"
+    )
+
+
+def headline(summary: Summary) -> str:
+    """For the front page: the paper, ours with its settings, and our default, on fixed pairs."""
+    rows = []
+    for data in GOALS:
+        mine = at(summary, "table1", "fixed-pairs", data, OURS) or {}
+        published = TABLE_1[data][OURS]["paper"]
+        cells = [_printed(published), shown(mine.get("paper")), shown(mine.get(DEFAULT))]
+        rows.append([named(data), *cells, f"≥ {GOALS[data]}"])
+    return markdown(["fixed pairs, %", "the paper", "preset `paper`", "default", "goal"], rows)
+
+
+def ahead(summary: Summary) -> str:
+    """The default against its closest rival, by partition, data and budget."""
+    rows = []
+    for partition, by_data in summary["ahead"].items():
+        for data, budgets in by_data.items():
+            for budget, algorithms in budgets.items():
+                rivals = [
+                    (f"{named(name)}, {variant}", row)
+                    for name in BASELINES
+                    for variant, row in algorithms.get(name, {}).items()
+                ]
+                if not rivals:
+                    continue
+                won = sum(row["ahead"] for _, row in rivals)
+                judged = [each for each in rivals if each[1]["mean"] is not None]
+                closest = min(judged, key=lambda each: float(each[1]["mean"]), default=None)
+                cells = ["–", "–"] if closest is None else [closest[0], _points(closest[1])]
+                tally = f"{won} of {len(rivals)}"
+                where = [partition, named(data), f"equal {budget}"]
+                rows.append([*where, tally if won == len(rivals) else f"**{tally}**", *cells])
+    heads = ["partition", "data", "budget", "ahead of", "closest rival", "default minus it, points"]
+    return markdown(heads, rows)
+
+
+def _points(row: Entry) -> str:
+    width = "" if row["ci95"] is None else f" ± {row['ci95']:.1f}"
+    return "–" if row["mean"] is None else f"{row['mean']:+.1f}{width}"
+
+
+def tuning(summary: Summary) -> str:
+    """The points that were chosen on held-out source nodes."""
+    rows = [
+        [*map(named, key), _assigned(found["best"]), f"{found['held_out']}", f"{found['points']}"]
+        for key, found in _leaves(summary["tuning"], "points")
+    ]
+    heads = ["partition", "data", "algorithm", "variant", "best of the grid", "held out, %"]
+    return markdown([*heads, "points"], rows)
+
+
+def _assigned(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return "all diverged"
+    return ", ".join(f"{name} = {value}" for name, value in point.items())
+
+
+def table2(summary: Summary) -> str:
+    """Table 2: both tasks, the drop from θ_p and the forgetting cost."""
+    rows = []
+    for data in data_sets(summary):
+        found = summary["table2"].get(data, {})
+        for algorithm, mine in found.items():
+            published = TABLE_2.get(data, {}).get(algorithm)
+            printed = (
+                ("–", "–") if published is None else tuple(f"{each:.2f}" for each in published)
+            )
+            cells = [printed[0], shown(mine["prior"]), printed[1], shown(mine["new"])]
+            cells += [_points(mine["drop"]), shown(mine["forgetting-cost"])]
+            rows.append([named(data), named(algorithm), *cells])
+    heads = ["data", "algorithm", "prior task: the paper", "ours", "new task: the paper", "ours"]
+    return markdown([*heads, "drop from θ_p, points", "L_p"], rows)
+
+
+def convergence(summary: Summary) -> str:
+    """What it costs to reach a given accuracy."""
+    rows = []
+    for key, found in _leaves(summary["convergence"], "to-reach"):
+        cost = found["to-reach"]
+        if cost is None:
+            continue
+        if cost["rounds"] is None:
+            cells = ["not reached", "–", "–"]
+        else:
+            cells = [str(cost["rounds"]), str(cost["gradients"]), f"{cost['bytes'] / 1e6:.1f}"]
+        rows.append([*map(named, key), f"{cost['accuracy']}", *cells])
+    heads = ["partition", "data", "algorithm", "variant", "accuracy, %", "rounds"]
+    return markdown([*heads, "gradient evaluations", "MB per node"], rows)
+
+
+def rho(summary: Summary) -> str:
+    """How training ends for several ρ."""
+    rows = [
+        [*map(named, key), shown(found["accuracy"])]
+        for key, found in _leaves(summary["rho"], "accuracy")
+    ]
+    return markdown(["partition", "data", "ρ", "accuracy, precise sets, %"], rows)
+
+
+def prior(summary: Summary) -> str:
+    """What λ does."""
+    rows = [
+        [*map(named, key), shown(found["new-precise"]), shown(found["prior-precise"])]
+        for key, found in _leaves(summary["prior"], "new")
+    ]
+    return markdown(
+        ["data", "λ", "targets of all classes, %", "targets of the prior task, %"], rows
+    )
+
+
+def samples(summary: Summary) -> str:
+    """Accuracy by support size, on precise sets."""
+    rows = [
+        [*map(named, key[:-1]), key[-1].removesuffix("-precise"), shown(found)]
+        for key, found in _leaves(summary["samples"], "mean")
+        if key[-1].endswith("-precise")
+    ]
+    return markdown(["data", "settings", "size", "accuracy, precise sets, %"], rows)
+
+
+def dissimilarity(summary: Summary) -> str:
+    """How accuracy goes with dissimilarity."""
+    rows = [
+        [*map(named, key), shown(found["accuracy"]), f"{found['correlation']}"]
+        for key, found in _leaves(summary["dissimilarity"], "targets")
+    ]
+    heads = ["data", "prior", "accuracy, %", "correlation of accuracy and dissimilarity"]
+    return markdown(heads, rows)
+
+
+def ablation(summary: Summary) -> str:
+    """What changes when one thing does."""
+    rows = []
+    for key, found in _leaves(summary["ablation"], "change"):
+        change = "–" if key[-1] == "as-it-is" or not found["change"] else _points(found["change"])
+        rows.append([*map(named, key), shown(found["accuracy"]), shown(found["precise"]), change])
+    heads = ["data", "from", "factor", "accuracy, %", "precise sets, %"]
+    return markdown([*heads, "change, points"], rows)
+
+
+def robustness(summary: Summary) -> str:
+    """All starts of ρ together, and the best of the fixed ones."""
+    rows = []
+    places = {key[:-1]: None for key, _ in _leaves(summary["robustness"], "mean")}
+    for place in places:
+        found = at(summary, "robustness", *place)
+        auto = {name: row for name, row in found.items() if name.startswith("auto")}
+        fixed = {name: row for name, row in found.items() if name.startswith("fixed")}
+        means = [row["mean"] for row in auto.values() if row["mean"] is not None]
+        span = f"{min(means):.2f} to {max(means):.2f}" if means else MISSING
+        known = {name: row for name, row in fixed.items() if row["mean"] is not None}
+        best = max(known, key=lambda name: float(known[name]["mean"]), default=None)
+        cells = [span, _lost(auto), shown(known[best]) if best else MISSING]
+        cells += [best.removeprefix("fixed-") if best else "–", _lost(fixed)]
+        rows.append([*map(named, place), *cells])
+    heads = ["partition", "data", "initialisation", "any start: means, %", "diverged"]
+    return markdown([*heads, "best fixed ρ, %", "which", "diverged at fixed ρ"], rows)
+
+
+def _lost(rows: Mapping[str, Entry]) -> str:
+    lost, runs = (sum(row[name] for row in rows.values()) for name in ("diverged", "n"))
+    return f"{lost} of {runs}" if rows else MISSING
+
+
+def _leaves(table: Mapping[str, Any], mark: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All tables that have an entry of that name, with the path to each."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            if mark in value:
+                yield (name,), value
+            else:
+                for key, found in _leaves(value, mark):
+                    yield (name, *key), found
+
+
+SECTIONS: dict[str, Callable[[Summary], str]] = {
+    "goals": goals,
+    "table1": table1,
+    "ahead": ahead,
+    "tuning": tuning,
+    "table2": table2,
+    "convergence": convergence,
+    "rho": rho,
+    "prior": prior,
+    "samples": samples,
+    "dissimilarity": dissimilarity,
+    "ablation": ablation,
+    "robustness": robustness,
+}
+"""What the page has between its markers, in this order."""

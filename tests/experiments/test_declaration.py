@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.errors import SettingError
+from fedmeta.experiments import EXPERIMENTS
+from fedmeta.experiments.cell import Cell, Tasks
+from fedmeta.experiments.declaration import Declaration, cells, declaration
+from fedmeta.plain import to_plain
+from fedmeta.settings import build_settings
+from fedmeta.tuning import grid
+
+ALL = {name: cells(name) for name in EXPERIMENTS}
+
+
+def one(path: str) -> Cell:
+    (found,) = (each for each in ALL[path.split("/")[0]] if each.path == path)
+    return found
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_cell_has_settings_that_hold_together(name: str, quick: bool) -> None:
+    for cell in cells(name, quick=quick):
+        settings = cell.build()
+        assert settings.data.name in cell.key
+
+
+def test_cells_of_one_key_are_the_same_in_all_experiments() -> None:
+    digests: dict[str, str] = {}
+    for each in (cell for found in ALL.values() for cell in found):
+        assert digests.setdefault(each.path, each.digest()) == each.digest()
+
+
+def test_table1_has_the_rows_of_the_paper_and_those_it_leaves_empty() -> None:
+    keys = {cell.key[1:] for cell in ALL["table1"] if cell.key[0] == "table1"}
+    for partition in ("fixed-pairs", "random-pairs"):
+        for data in ("fashion-mnist", "cifar10", "cifar100"):
+            variants = Counter(key[2] for key in keys if key[:2] == (partition, data))
+            # Paper, tuned and extras at 1, 5, 10 updates, and all again at equal gradients.
+            assert variants == {"fedavg": 18, "per-fedavg": 18, "admm-fedmeta": 7}
+    assert all(cell.repeats == 10 for cell in ALL["table1"] if not cell.grid)
+
+
+def test_choices_become_settings() -> None:
+    cell = one("table1/random-pairs/cifar100/fedavg/paper-5")
+    settings = cell.build()
+    assert settings.algorithm == FedAvg(
+        step_size=0.01, local_steps=5, inner=settings.algorithm.inner
+    )
+    assert settings.algorithm.inner.step_size == 0.01
+    assert (settings.data.partition, settings.data.nodes) == ("random-classes", 100)
+    assert settings.data.precise == 200
+    assert settings.model.initialisation == "truncated-normal"
+
+
+def test_paper_cells_have_the_papers_hyper_parameters() -> None:
+    algorithm = one("table1/fixed-pairs/fashion-mnist/admm-fedmeta/paper").build().algorithm
+    assert isinstance(algorithm, ADMMFedMeta)
+    assert (algorithm.penalty, algorithm.local_steps) == (0.3, 1)
+
+
+def test_default_is_what_training_does_without_options() -> None:
+    settings, plain = (
+        one("table1/fixed-pairs/cifar10/admm-fedmeta/default").build(),
+        build_settings({}),
+    )
+    assert to_plain(settings.algorithm) == to_plain(plain.algorithm)
+    assert (settings.model, settings.augmentation) == (plain.model, plain.augmentation)
+    assert settings.training.rounds == plain.training.rounds
+
+
+def test_tuning_comes_first_and_is_as_thorough_for_every_algorithm() -> None:
+    seen: set[tuple[str, ...]] = set()
+    for cell in ALL["table1"]:
+        assert cell.tuned is None or cell.tuned in seen
+        seen.add(cell.key)
+    assert len({len(grid(cell.grid)) for cell in ALL["table1"] if cell.grid}) == 1
+    # What is tuned on is drawn without precise sets.
+    assert all(cell.build().data.precise == 0 for cell in ALL["table1"] if cell.grid)
+
+
+def test_cells_at_equal_cost_know_whose() -> None:
+    cell = one("table1/fixed-pairs/cifar10/fedavg/tuned-5-equal")
+    assert cell.tuned == ("tuning", "fixed-pairs", "cifar10", "fedavg", "tuned-5")
+    assert cell.equal_settings == one("table1/fixed-pairs/cifar10/admm-fedmeta/default").settings
+
+
+def test_digest_sees_what_is_declared() -> None:
+    cell = one("rho/fixed-pairs/cifar10/rho-0.7")
+    changed = Cell(cell.key, {**cell.settings, "loss": "squared-error"}, cell.repeats)
+    more = Cell(cell.key, cell.settings, 11)
+    assert len({cell.digest(), changed.digest(), more.digest()}) == 3
+
+
+def test_slips_in_a_declaration_are_named() -> None:
+    def expanded(block: dict[str, object]) -> Declaration:
+        common = declaration("rho").common
+        return Declaration("mine", {"title": "", "repeats": 1, "cells": [block]}, common)
+
+    from fedmeta.experiments.declaration import _expanded
+
+    for block, words in [
+        ({"key": "{dta}"}, "no axis 'dta'"),
+        ({"key": "{data}", "data": ["cifar"]}, "axis 'data' has no 'cifar'"),
+        ({"key": "{data}", "tund": True}, "a block with 'tund'"),
+    ]:
+        with pytest.raises(SettingError, match=words):
+            list(_expanded(expanded(block), block))
+    with pytest.raises(SettingError, match=r"tasks\.prior"):
+        Tasks((0.5, 0.2), (0, 1), (0, 1))
+    with pytest.raises(SettingError, match="did you mean 'table2'"):
+        cells("table")

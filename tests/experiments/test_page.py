@@ -1,0 +1,111 @@
+"""What the pages say is what the results are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.inventing import invent
+from fedmeta.errors import RunFolderError
+from fedmeta.experiments import EXPERIMENTS
+from fedmeta.experiments.page import between, blank, disagreements, filled, render
+from fedmeta.experiments.results import Results
+from fedmeta.experiments.summary import current_results, summarise, write_summary
+
+ROOT = Path(__file__).parents[2]
+FRONT = "<!-- reproduced: begin --><!-- reproduced: end -->"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = Results(tmp_path_factory.mktemp("results"))
+    for name in EXPERIMENTS:
+        invent(name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def summary(results: Results) -> dict[str, Any]:
+    return write_summary(results)
+
+
+def test_pages_in_the_repository_agree_with_its_results() -> None:
+    """If this fails: fedmeta reproduce render."""
+    results = Results(ROOT / "results")
+    found = summarise(current_results(results))
+    assert json.loads((results.folder / "summary.json").read_text("utf-8")) == found
+    assert disagreements(found, ROOT / "docs/results.md", ROOT / "README.md") == []
+
+
+def test_summary_has_every_cell(results: Results, summary: dict[str, Any]) -> None:
+    row = summary["table1"]["fixed-pairs"]["cifar10"]["fedavg"]
+    assert set(row) == {
+        f"{variant}{updates}{equal}{precise}"
+        for variant in ("paper", "tuned", "extras")
+        for updates in ("", "-5", "-10")
+        for equal in ("", "-equal")
+        for precise in ("", "-precise")
+    }
+    assert set(row["tuned-5-precise"]) == {"mean", "ci95", "n", "diverged"}
+    assert {"prior", "new"} < set(summary["table2"]["cifar100"]["admm-fedmeta"])
+    assert len(summary["robustness"]["random-pairs"]["cifar100"]["pytorch"]) == 20
+    assert all(each["reached"] is not None for each in summary["goals"])
+    assert len(list(results.folder.rglob("*.json"))) == len(current_results(results)) + 1
+
+
+def test_every_number_reaches_the_page(summary: dict[str, Any]) -> None:
+    page = filled(blank(), summary)
+    assert "not run yet" not in page
+    for name in set(EXPERIMENTS) - {"table2"}:
+        assert f"](figures/{name}.svg)" in page
+    entry = summary["table1"]["random-pairs"]["cifar100"]["per-fedavg"]["extras-10-precise"]
+    assert f"{entry['mean']:.2f} ± {entry['ci95']:.2f}" in page
+    assert "10 of 10 diverged" in page
+
+
+def test_a_changed_number_is_noticed(summary: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page, front = tmp_path / "results.md", tmp_path / "README.md"
+    front.write_text(FRONT)
+    render(summary, page, front)
+    assert disagreements(summary, page, front) == []
+    page.write_text("words of a person\n" + page.read_text("utf-8"))
+    assert disagreements(summary, page, front) == []
+    for file in (page, front):
+        kept = file.read_text("utf-8")
+        file.write_text(re.sub(r"\d\.\d\d ±", "9.99 ±", kept, count=1))
+        assert disagreements(summary, page, front) == [file.name]
+        file.write_text(kept)
+    other = json.loads(json.dumps(summary))
+    other["rho"]["fixed-pairs"]["cifar10"]["rho-7"]["loss"][1][0] += 1
+    assert disagreements(other, page, front) == ["rho.svg"]
+
+
+@pytest.mark.slow
+def test_rendering_repeats_to_the_byte(summary: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    written = render(summary, tmp_path / "page.md")
+    first = [file.read_bytes() for file in written]
+    assert len(first) == len(EXPERIMENTS)  # a page, and all figures but table 2
+    assert render(summary, tmp_path / "page.md") == written
+    assert first == [file.read_bytes() for file in written]
+
+
+def test_outdated_results_are_not_shown(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    invent("dissimilarity", results)
+    assert len(current_results(results)) == 2
+    key = ("dissimilarity", "cifar10", "with-prior")
+    found = results.read(key)
+    assert found is not None
+    results.write(key, {**found, "digest": "another"})
+    assert len(current_results(results)) == 1
+
+
+def test_markers_must_be_there() -> None:
+    with pytest.raises(RunFolderError, match="x: begin"):
+        between("a page", "x", "new")

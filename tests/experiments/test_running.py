@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmeta.errors import SettingError
+from fedmeta.experiments.cell import Cell
+from fedmeta.experiments.repeats import Repeat, federation, pool, record, train_repeats
+from fedmeta.experiments.results import Results
+from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
+from fedmeta.settings import build_settings, merged
+
+pytest.importorskip("sklearn")
+
+SETTINGS: dict[str, Any] = {
+    "algorithm": "fedavg",
+    "data": {"name": "digits", "nodes": 12, "samples": [10, 12], "precise": 10},
+    "training": {"rounds": 2, "evaluate_every": 1},
+    "model": {"hidden": [8]},
+}
+CELL = Cell(("mine", "fedavg"), SETTINGS, 2)
+TUNING = Cell(("tuning", "fedavg"), SETTINGS, 2, grid={"step_size": [0.01, 1.0]})
+TUNED = replace(CELL, key=("mine", "tuned"), tuned=TUNING.key)
+
+
+def run(cells: list[Cell], results: Results, **options: Any) -> list[Ended]:
+    return list(run_cells(cells, Plan(results, **options), lambda _label: []))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return Results(tmp_path)
+
+
+def test_result_holds_what_was_done_and_what_came_of_it(results: Results) -> None:
+    (ended,) = run([CELL], results)
+    assert ended.state == "ran"
+    found = json.loads((results.folder / "mine/fedavg.json").read_text())
+    assert found["key"] == ["mine", "fedavg"]
+    assert found["settings"]["algorithm"]["name"] == "fedavg"
+    assert found["settings"]["data"]["precise"] == 10
+    assert {"versions", "machine", "date", "seconds", "seeds", "digest"} <= set(found)
+    assert str(results.folder) not in json.dumps(found)
+    first, second = found["repeats"]
+    assert (first["seed"], second["seed"]) == (0, 1)
+    assert set(first["accuracy"]) == set(first["precise"]) == {"0", "1", "5"}
+    assert first["gradients"] == 2
+    assert first["loss"][0] == first["reached"][0] == first["reached_precise"][0] == [1, 2]
+    assert first["reached"][1][-1] == pytest.approx(first["accuracy"]["1"], abs=1e-5)
+
+
+def test_repeats_together_are_those_one_by_one() -> None:
+    settings = build_settings(SETTINGS)
+    repeats = [
+        Repeat(
+            replace(settings, training=replace(settings.training, seed=s)),
+            federation(settings.data, s),
+        )
+        for s in (0, 1)
+    ]
+    together = [record(s, run) for s, run in enumerate(train_repeats(repeats))]
+    alone = [record(s, train_repeats([each])[0]) for s, each in enumerate(repeats)]
+    for a, b in zip(together, alone, strict=True):
+        assert a["accuracy"] == b["accuracy"]
+        assert a["loss"][1] == pytest.approx(b["loss"][1], rel=1e-4)
+
+
+def test_arguments_are_those_of_a_comparison() -> None:
+    """What settings say must reach training here as it does there."""
+    from fedmeta.comparison import _arguments
+
+    settings = build_settings(SETTINGS)
+    drawn = federation(settings.data, 0)
+    assert set(Repeat(settings, drawn).arguments()) == set(_arguments(settings, drawn))
+
+
+def test_files_are_read_once() -> None:
+    data = build_settings(SETTINGS).data
+    assert pool(data, 0).inputs is pool(replace(data, nodes=5), 1).inputs
+
+
+def test_current_results_are_kept(results: Results) -> None:
+    run([CELL], results)
+    assert state(CELL, results) == "done"
+    assert [each.state for each in run([CELL], results)] == ["kept"]
+    assert [each.state for each in run([CELL], results, force=True)] == ["ran"]
+
+
+def test_result_of_other_settings_is_outdated(results: Results) -> None:
+    run([CELL], results)
+    other = replace(CELL, settings=merged([SETTINGS, {"training": {"rounds": 3}}]))
+    assert state(other, results) == "outdated"
+    # A default that has changed since: nothing that the cell declares, but it decides the numbers.
+    found = results.read(CELL.key)
+    assert found is not None
+    found["settings"]["algorithm"]["step_size"] = 17.0
+    results.write(CELL.key, found)
+    assert state(CELL, results) == "outdated"
+
+
+def test_settings_that_came_later_do_not_outdate(results: Results) -> None:
+    run([CELL], results)
+    found = results.read(CELL.key)
+    assert found is not None
+    del found["settings"]["data"]["precise"]
+    results.write(CELL.key, found)
+    assert state(CELL, results) == "done"
+
+
+def test_tuned_cell_takes_the_best_point_and_goes_out_of_date_with_it(results: Results) -> None:
+    assert run([TUNED], results)[0].problem.startswith("mine/tuned has no tuned settings")
+    assert [each.state for each in run([TUNING, TUNED], results)] == ["ran", "ran"]
+    tuning, tuned = results.read(TUNING.key), results.read(TUNED.key)
+    assert tuning is not None
+    assert tuned is not None
+    best = max(tuning["trials"], key=lambda trial: trial["mean"])
+    assert tuning["best"] == tuned["point"] == best["point"]
+    assert tuned["settings"]["algorithm"]["step_size"] == best["point"]["step_size"]
+    results.write(TUNING.key, {**tuning, "best": {"step_size": 0.5}})
+    assert state(TUNED, results) == "outdated"
+
+
+def test_tuning_looks_at_source_nodes_alone(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Repeat] = []
+
+    def watched(repeats: list[Repeat], callbacks: Any = ()) -> Any:
+        seen.extend(repeats)
+        return train_repeats(repeats, callbacks)
+
+    monkeypatch.setattr("fedmeta.experiments.tuned.train_repeats", watched)
+    run([TUNING], results)
+    drawn = federation(build_settings(SETTINGS).data, 0)
+    sources = {node.name for node in drawn.sources}
+    assert len(seen) == 4
+    for each in seen:
+        assert {node.name for node in each.federation.nodes} == sources
+        assert all(len(node.precise) == 0 for node in each.federation.nodes)
+
+
+def test_diverged_runs_are_kept_as_such(results: Results) -> None:
+    wild = replace(
+        CELL, settings=merged([SETTINGS, {"algorithms": {"fedavg": {"step_size": 1e30}}}])
+    )
+    run([wild], results)
+    found = results.read(wild.key)
+    assert found is not None
+    assert [each["diverged"] for each in found["repeats"]] == [True, True]
+    assert "diverged" in found["repeats"][0]["why"]
+
+
+def test_a_cell_that_cannot_run_does_not_stop_the_others(results: Results) -> None:
+    wrong = Cell(("mine", "wrong"), {"algorithm": "fedvag"}, 1)
+    ended = run([wrong, CELL], results)
+    assert [each.state for each in ended] == ["failed", "ran"]
+    assert "did you mean 'fedavg'" in ended[0].problem
+    assert state(wrong, results) == "cannot run"
+
+
+def test_no_cell_is_started_after_the_time_is_spent(results: Results) -> None:
+    assert [each.state for each in run([CELL], results, seconds=-1.0)] == ["no time"]
+    assert results.read(CELL.key) is None
+
+
+def test_equal_cost_scales_the_rounds(results: Results) -> None:
+    dear = merged([SETTINGS, {"algorithms": {"fedavg": {"local_steps": 3}}}])
+    equal = replace(CELL, key=("mine", "equal"), equal=("mine", "dear"), equal_settings=dear)
+    run([equal], results)
+    found = results.read(equal.key)
+    assert found is not None
+    assert [each["rounds"] for each in found["repeats"]] == [6, 6]
+    assert state(equal, results) == "done"
+
+
+def test_selection_brings_what_it_rests_on() -> None:
+    assert selected([TUNING, CELL, TUNED], ["mine/tu*"]) == [TUNING, TUNED]
+    with pytest.raises(SettingError, match="no cell fits"):
+        selected([CELL], ["nothing"])
