@@ -60,12 +60,22 @@ def target_table(entries: Sequence[Entry]) -> str:
         [
             outcome.target.text,
             outcome.machine,
-            f"{outcome.figure:.3g} {outcome.target.unit}",
+            f"{short(outcome.figure)} {outcome.target.unit}",
             "yes" if outcome.reached else "**no**",
         ]
         for outcome in outcomes(entries)
     ]
     return _markdown(["target", "machine", "measured", "reached"], rows)
+
+
+def short(value: float) -> str:
+    """Three digits, or all of those before the point.
+
+    Example:
+        >>> short(4.9864), short(3831.2)
+        ('4.99', '3,831')
+    """
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def table(entries: Sequence[Entry]) -> str:
@@ -76,9 +86,11 @@ def table(entries: Sequence[Entry]) -> str:
             entry.network,
             f"{entry.nodes:,}",
             entry.dtype,
-            f"{entry.median_ms:.3g}",
-            "; ".join(f"{p} {ms:.3g} ({entry.ratio(p):.3g}×)" for p, ms in entry.peer_ms.items()),
-            "" if entry.limit_ms is None else f"{entry.limit_ms:.3g}",
+            short(entry.median_ms),
+            "; ".join(
+                f"{p} {short(ms)} ({short(entry.ratio(p))}×)" for p, ms in entry.peer_ms.items()
+            ),
+            "" if entry.limit_ms is None else short(entry.limit_ms),
             "" if entry.limit_ms is None else f"{100 * entry.limit_ms / entry.median_ms:.2g} %",
         ]
         for entry in entries

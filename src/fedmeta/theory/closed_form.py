@@ -1,0 +1,64 @@
+"""Constants that are known without looking along a path: softmax regression on given inputs."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+
+from fedmeta.data.packing import NodeData, Samples
+from fedmeta.theory.constants import NodeConstants
+
+
+def softmax_regression(data: NodeData) -> NodeConstants:
+    """The constants of cross-entropy with one linear layer with bias, valid for every θ.
+
+    With x̃ = (x, 1), S = mean x̃x̃ᵀ, s its largest eigenvalue and R = max‖x̃‖,
+
+        μ = s/2,   β = √(2s),   ζ = (√6/9)·R·s,   σᵍ = √(2·mean‖x̃‖²),   σʰ = √(mean‖x̃‖⁴/2).
+
+    Args:
+        data: of one node, without a node axis; what the mask leaves out is not looked at.
+
+    Example:
+        >>> one = Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.ones(2))
+        >>> softmax_regression(NodeData(one, one)).smoothness
+        0.5
+    """
+    # A sample's Hessian is A ⊗ x̃x̃ᵀ with A = diag(p) − ppᵀ, the covariance of a one-hot vector.
+    # uᵀAu is the variance of a variable with range at most √2‖u‖, so at most ‖u‖²/2: μ = s/2.
+    # Its gradient is (p − e_y) ⊗ x̃ with ‖p − e_y‖ ≤ √2, and for rows g_j with ‖g_j‖ ≤ √2 the mean
+    # of g_j ⊗ x̃_j is at most √2·√s (Cauchy-Schwarz over the samples): β.
+    # The derivative of A is a third central moment. Over variables of range √2 it is largest for
+    # two-point ones, p(1−p)(1−2p)·(√2)³ ≤ (√3/18)·2√2 = √6/9; with (1/n)Σ‖Dx̃‖‖Vx̃‖² ≤ R·s: ζ.
+    # Deviations are at most root mean squares; A has eigenvalues in [0, ½] with sum below 1, so
+    # ‖A‖_F² ≤ ½ gives σʰ in the Frobenius norm.
+    largest = NodeConstants(0.0, 0.0, 0.0)
+    for samples in data:
+        x = _extended(samples)
+        lengths = x.square().sum(1)
+        s = float(torch.linalg.eigvalsh(x.T @ x / len(x))[-1])
+        largest = greater(
+            largest,
+            NodeConstants(
+                smoothness=s / 2,
+                gradient=sqrt(2 * s),
+                hessian=sqrt(6) / 9 * sqrt(float(lengths.max())) * s,
+                gradient_deviation=sqrt(2 * float(lengths.mean())),
+                hessian_deviation=sqrt(float(lengths.square().mean()) / 2),
+            ),
+        )
+    return largest
+
+
+def greater(a: NodeConstants, b: NodeConstants) -> NodeConstants:
+    """The constants that hold for both: the larger of each."""
+    return NodeConstants(
+        *(max(getattr(a, name), getattr(b, name)) for name in NodeConstants.__dataclass_fields__)
+    )
+
+
+def _extended(samples: Samples) -> torch.Tensor:
+    """The real samples as rows (x, 1) in float64."""
+    rows = samples.inputs[samples.mask > 0].flatten(1).to(torch.float64)
+    return torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype, device=rows.device)], 1)

@@ -1,0 +1,119 @@
+"""The constants that the theory speaks of, and the smoothness ν of the meta-objective from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import isnan
+
+from fedmeta.errors import SettingError, require, require_positive
+
+
+@dataclass(frozen=True)
+class NodeConstants:
+    """What bounds the loss L_i of one node, for its support and its query set alike.
+
+    All are ≥ 0 and may be infinite (the gradient of ridge regression is unbounded).
+
+    Args:
+        smoothness: μ, Lipschitz constant of ∇L: loss / parameter².
+        gradient: β ≥ ‖∇L‖: loss / parameter.
+        hessian: ζ, Lipschitz constant of ∇²L: loss / parameter³.
+        gradient_deviation: σᵍ = (E‖∇ℓ − ∇L‖²)^½ over single samples ℓ.
+        hessian_deviation: σʰ = (E‖∇²ℓ − ∇²L‖²)^½. In the Frobenius norm the mean of D samples is
+            off by at most σʰ/√D in expectation; in the spectral norm that needs a further factor.
+        gradient_gap: ψᵍ ≥ ‖∇L_m − ∇L_i‖, to the target m.
+        hessian_gap: ψʰ ≥ ‖∇²L_m − ∇²L_i‖, to the target m.
+
+    Example:
+        >>> NodeConstants(smoothness=2.0, gradient=1.0, hessian=0.5).derived_nu(step_size=0.1)
+        2.93
+
+    Reference: Yue et al., MobiHoc 2021, assumptions 1-5.
+    """
+
+    smoothness: float
+    gradient: float
+    hessian: float
+    gradient_deviation: float = 0.0
+    hessian_deviation: float = 0.0
+    gradient_gap: float = 0.0
+    hessian_gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            require(value >= 0, f"the constant {field.name}", value, "a number of at least 0")
+
+    def printed_nu(self, step_size: float) -> float:
+        """ν = (1 + αμ)(1 + μ)μ + αβζ, as the paper prints it."""
+        mu, alpha = self.smoothness, step_size
+        return (1 + alpha * mu) * (1 + mu) * mu + times(alpha, self.gradient, self.hessian)
+
+    def derived_nu(self, step_size: float) -> float:
+        """ν = μ(1 + αμ)² + αβζ, as its proof gives.
+
+        G = (I − αH)r with r = ∇L(φ): H changes by ζ and r is at most β; r changes by μ times what
+        φ does, φ by (1 + αμ), and ‖I − αH‖ ≤ 1 + αμ once more.
+        """
+        mu, alpha = self.smoothness, step_size
+        return mu * (1 + alpha * mu) ** 2 + times(alpha, self.gradient, self.hessian)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of all sources of a federation, and of a target where there is one.
+
+    Args:
+        nodes: one entry per source, in the order of the weights.
+        step_size: α of the adaptation.
+        closed_form: whether they are proven for every θ; estimates from data are lower bounds.
+        target: the constants of the target m that the gaps ψ are measured to.
+    """
+
+    nodes: tuple[NodeConstants, ...]
+    step_size: float
+    closed_form: bool
+    target: NodeConstants | None = None
+
+    def __post_init__(self) -> None:
+        require(len(self.nodes) > 0, "the number of nodes with constants", 0, "at least one")
+        require_positive("step_size", self.step_size)
+
+    def nu(self, printed: bool) -> tuple[float, ...]:
+        """ν_i of every source, as printed or as derived."""
+        alpha = self.step_size
+        return tuple(n.printed_nu(alpha) if printed else n.derived_nu(alpha) for n in self.nodes)
+
+
+def times(*factors: float) -> float:
+    """The product, where 0·∞ = 0: a quadratic has ζ = 0 and no bound β, and still αβζ = 0.
+
+    Example:
+        >>> times(0.1, float("inf"), 0.0), times(2.0, 3.0)
+        (0.0, 6.0)
+    """
+    product = 1.0
+    for factor in factors:
+        product = 0.0 if factor == 0 or product == 0 else product * factor
+    return product
+
+
+def check_lengths(count: int, **lists: tuple[int, bool]) -> None:
+    """Refuse lists that are not as long as there are sources, or have entries that are not > 0.
+
+    Args:
+        count: of the sources.
+        lists: by name, the length and whether every entry fits.
+    """
+    for name, (length, fits) in lists.items():
+        if length != count or not fits:
+            raise SettingError(
+                f"{name} has {length} entries{'' if fits else ', not all of them positive'}, "
+                f"and there are {count} nodes",
+                f"give one positive entry of {name} per source node",
+            )
+
+
+def positive(values: tuple[float, ...]) -> tuple[int, bool]:
+    """What `check_lengths` asks of a list."""
+    return len(values), all(value > 0 and not isnan(value) for value in values)
