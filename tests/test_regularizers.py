@@ -50,9 +50,19 @@ def test_strength_must_be_a_number_of_at_least_0(strength: float) -> None:
 def test_fitting_takes_dtype_and_refuses_other_models() -> None:
     single = {name: leaf.float() for name, leaf in THETA.items()}
     assert SquaredEuclidean(1.0, PRIOR).fitted(single).prior["a"].dtype == torch.float32
-    with pytest.raises(ModelError, match="no tensor 'b'"):
-        SquaredEuclidean(1.0, {"a": PRIOR["a"]}).fitted(THETA)
+    with pytest.raises(ModelError, match="no tensor 'a' nor any other"):
+        SquaredEuclidean(1.0, {"c": PRIOR["a"]}).fitted(THETA)
     with pytest.raises(ModelError, match=r"'a' has shape \(3,\) .* \(2,\)"):
         SquaredEuclidean(1.0, {**PRIOR, "a": torch.zeros(3)}).fitted(THETA)
     with pytest.raises(ModelError, match="NaN or infinite"):
         SquaredEuclidean(1.0, {**PRIOR, "b": torch.tensor([torch.nan])}).checked(THETA)
+
+
+def test_a_prior_of_some_tensors_leaves_the_others_free() -> None:
+    prior = SquaredEuclidean(0.5, {"a": PRIOR["a"], "old head": torch.ones(7)}).checked(THETA)
+    assert list(prior.prior) == ["a"]
+    assert float(prior.value(THETA)) == 0.5 * (4 + 1)
+    gradient = prior.gradient(THETA)
+    assert (gradient["a"].tolist(), gradient["b"].tolist()) == ([2, 1], [0])
+    moved = prior.proximal(THETA, torch.tensor(1.0))
+    assert (moved["a"].tolist(), moved["b"].tolist()) == ([2, -0.5], [1])

@@ -23,7 +23,7 @@ from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.data.packing import NodeData
 from fedmeta.errors import SettingError, require, require_choice, require_positive, require_whole
 from fedmeta.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes, meta_gradient
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.regularizers import Regularizer, with_proximal
 from fedmeta.step_sizes import split
 from fedmeta.tree import Tree
 
@@ -77,7 +77,7 @@ class ADMMFedMeta(MetaLearner):
     platform: Literal["linearised", "proximal"] = "linearised"
     rule: Literal["participants", "stale"] = "participants"
     dual_deviation: float = 0.0
-    prior: SquaredEuclidean | None = None
+    prior: Regularizer | None = None
     resplit: bool = field(default=True, kw_only=True)
     first_penalty: float = field(default=1000.0, kw_only=True)
 
@@ -91,6 +91,8 @@ class ADMMFedMeta(MetaLearner):
         require_choice("rule", self.rule, ("participants", "stale"))
         deviation = self.dual_deviation
         require(0 <= deviation < 1e6, "dual_deviation", deviation, "a number of at least 0")
+        if self.platform == "proximal" and self.prior is not None and self.prior.strength > 0:
+            with_proximal(self.prior)  # refuses what has no such step
         if isinstance(self.penalty, str):
             require_choice("penalty", self.penalty, ("auto",))
             self._check_automatic()
@@ -242,7 +244,7 @@ class ADMMFedMeta(MetaLearner):
         if prior is None or pull is None or prior.strength == 0:  # λ = 0 is no prior, bit for bit
             updated = free
         elif self.platform == "proximal":
-            updated = {**free, **prior.proximal(split(free)[0], everyone)}
+            updated = {**free, **with_proximal(prior).proximal(split(free)[0], everyone)}
         else:
             updated = tree.combine(1.0, free, -1 / everyone, pull)
         return self.parted(updated, memory), metrics
