@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import isnan
 
-from fedmeta.errors import SettingError, require, require_positive
+from fedmeta.errors import require, require_positive
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class NodeConstants:
         hessian_gap: ψʰ ≥ ‖∇²L_m − ∇²L_i‖, to the target m.
 
     Example:
-        >>> NodeConstants(smoothness=2.0, gradient=1.0, hessian=0.5).derived_nu(step_size=0.1)
-        2.93
+        >>> NodeConstants(smoothness=2.0, gradient=1.0, hessian=0.5).derived_nu(step_size=0.5)
+        8.25
 
     Reference: Yue et al., MobiHoc 2021, assumptions 1-5.
     """
@@ -98,22 +98,13 @@ def times(*factors: float) -> float:
     return product
 
 
-def check_lengths(count: int, **lists: tuple[int, bool]) -> None:
-    """Refuse lists that are not as long as there are sources, or have entries that are not > 0.
+def check_positive(name: str, values: Sequence[float], count: int) -> None:
+    """Refuse a list that has not one positive number per source.
 
-    Args:
-        count: of the sources.
-        lists: by name, the length and whether every entry fits.
+    Example:
+        >>> check_positive("weights", [0.5], 2)
+        Traceback (most recent call last):
+        fedmeta.errors.SettingError: weights is [0.5]: give one positive number for each of 2 nodes
     """
-    for name, (length, fits) in lists.items():
-        if length != count or not fits:
-            raise SettingError(
-                f"{name} has {length} entries{'' if fits else ', not all of them positive'}, "
-                f"and there are {count} nodes",
-                f"give one positive entry of {name} per source node",
-            )
-
-
-def positive(values: tuple[float, ...]) -> tuple[int, bool]:
-    """What `check_lengths` asks of a list."""
-    return len(values), all(value > 0 and not isnan(value) for value in values)
+    fits = len(values) == count and all(value > 0 for value in values)
+    require(fits, name, list(values), f"one positive number for each of {count} nodes")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -52,12 +53,16 @@ class Search:
         require_positive("reach", self.reach)
 
 
+USUAL = Search()
+"""What estimates take where nothing else is said."""
+
+
 def estimate(
     objective: Objective,
     adaptation: Adaptation,
     data: NodeData,
     points: Sequence[Tree],
-    search: Search = Search(),
+    search: Search = USUAL,
     target: NodeData | None = None,
 ) -> Constants:
     """Estimates for every source, each over the given points and where they adapt to.
@@ -90,7 +95,7 @@ def estimate(
 
 
 def estimate_node(
-    objective: Objective, data: NodeData, points: Sequence[Tree], search: Search = Search()
+    objective: Objective, data: NodeData, points: Sequence[Tree], search: Search = USUAL
 ) -> NodeConstants:
     """μ, β, ζ (the larger of support and query set) and σᵍ, σʰ (over all samples) of one node."""
     found = NodeConstants(0.0, 0.0, 0.0)
@@ -110,7 +115,7 @@ def estimate_node(
 
 
 def smoothness(
-    objective: Objective, samples: Samples, points: Sequence[Tree], search: Search = Search()
+    objective: Objective, samples: Samples, points: Sequence[Tree], search: Search = USUAL
 ) -> float:
     """μ as the largest ‖∇²L(θ)‖ over the points, by power iteration."""
     key = randomness.key(search.seed)
@@ -125,7 +130,7 @@ def largest_gradient(objective: Objective, samples: Samples, points: Sequence[Tr
 
 
 def hessian_lipschitz(
-    objective: Objective, samples: Samples, points: Sequence[Tree], search: Search = Search()
+    objective: Objective, samples: Samples, points: Sequence[Tree], search: Search = USUAL
 ) -> float:
     """ζ as the largest ‖∇²L(a) − ∇²L(b)‖ / ‖a − b‖ found.
 
@@ -134,7 +139,7 @@ def hessian_lipschitz(
     attains its norm where all its arguments agree (Banach, 1938).
     """
     key, largest = randomness.key(search.seed), 0.0
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         distance = _norm(tree.subtract(after, before))
         if distance > 0:
             change = _difference(
@@ -162,7 +167,7 @@ def gradient_deviation(objective: Objective, samples: Samples, point: Tree) -> f
 
 
 def hessian_deviation(
-    objective: Objective, samples: Samples, point: Tree, search: Search = Search()
+    objective: Objective, samples: Samples, point: Tree, search: Search = USUAL
 ) -> float:
     """σʰ = (mean‖∇²ℓ_j − ∇²L‖²)^½ in the spectral norm, which is at most the Frobenius norm."""
     kept = Samples(*(part[samples.mask > 0][: search.samples] for part in samples))
@@ -179,7 +184,7 @@ def estimate_gaps(
     target: Samples,
     source: Samples,
     points: Sequence[Tree],
-    search: Search = Search(),
+    search: Search = USUAL,
 ) -> tuple[float, float]:
     """ψᵍ and ψʰ: the largest ‖∇L_m − ∇L_i‖ and ‖∇²L_m − ∇²L_i‖ over the points.
 
@@ -202,7 +207,7 @@ def hessian(objective: Objective, samples: Samples, point: Tree) -> Product:
 
 
 def spectral_norm(
-    product: Product, like: Tree, key: Tensor, search: Search = Search()
+    product: Product, like: Tree, key: Tensor, search: Search = USUAL
 ) -> tuple[float, Tree]:
     """‖A‖ of a symmetric map by power iteration, and the unit vector it ended at.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedmeta.theory.constants import Constants, check_lengths, positive
+from fedmeta.theory.constants import Constants, check_positive
 
 _MARGIN = 1e-9  # the inequalities are strict; this much more than the boundary satisfies them
 
@@ -66,9 +66,8 @@ def inequalities(
     Reference: Yue et al., MobiHoc 2021, theorem 1.
     """
     count = len(constants.nodes)
-    check_lengths(
-        count, weights=positive(tuple(weights)), penalties=positive(tuple(penalties))
-    )
+    check_positive("weights", weights, count)
+    check_positive("penalties", penalties, count)
     found = []
     nodes = zip(constants.nu(printed), weights, penalties, strict=True)
     for node, (nu, w, rho) in enumerate(nodes):
