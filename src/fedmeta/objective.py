@@ -142,8 +142,8 @@ class Adaptation:
 RECOMMENDED = Adaptation(step_size=0.1, scope="head")
 """What ADMM-FedMeta takes where nothing else is said: one step of the last layer.
 
-With few samples of few classes that is what must change, and the meta-gradient of such a step is
-better behaved than one through all layers (docs/results.md has the comparison).
+With few samples of few classes that is what must change, and nothing is propagated through other
+layers to find it. `fedmeta reproduce ablation` compares it with a step of all layers.
 """
 
 

@@ -67,6 +67,16 @@ def test_missing_data_fail_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None
     assert "2 cells could not be run" in outcome.complaint
 
 
+def test_results_elsewhere_leave_the_pages_alone(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    front = "<!-- reproduced: begin -->\nours\n<!-- reproduced: end -->"
+    Path("README.md").write_text(front)
+    succeed("reproduce render --out mine")
+    assert Path("README.md").read_text() == front
+    assert {path.name for path in tmp_path.iterdir()} == {"README.md", "mine"}
+    assert Path("mine/results.md").exists()
+
+
 def test_it_runs_with_the_core_alone(tmp_path: Path) -> None:
     line = ["rho", "--out", "mine", "--list", "--only", "*/cifar10/rho-7"]
     outcome = spawn(line, tmp_path, "fedmeta.cli.reproduce", BARE)

@@ -190,6 +190,7 @@ class ADMMFedMeta(MetaLearner):
         for step in range(self.local_steps):
             if step > 0:
                 local = tree.combine(1.0, theta, 1 / rho, tree.subtract(dual, before))
+            # The first step draws from the round's own key: with K = 1 there is nothing to fold.
             draw = facts if step == 0 else facts._replace(key=randomness.fold(facts.key, step))
             gradient, loss = meta_gradient(objective, self.meta_gradient, local, data, draw)
             losses.append(loss)

@@ -91,7 +91,8 @@ def step(
         share: Σw_i over the nodes that were counted, 1 if all were.
 
     Returns:
-        The next θ, the new memory, and numbers to log, the loss being that of the accepted θ.
+        The next θ, the new memory, and numbers to log, the loss being the last seen of the accepted
+        θ or, after a second try, next to it.
     """
     search, before = memory["search"], memory["dual"]
     first = search["rounds"] == 0

@@ -117,11 +117,12 @@ def _run(found: list[Cell], results: Results, values: Values) -> int:
 
 
 def _render(summary: dict[str, Any], results: Results, values: Values) -> None:
-    """Bring the page of results up to date; of a quick run there is one beside its results."""
+    """Bring the pages up to date; results elsewhere, as of a quick run, have one beside them."""
     page, front = Path(values["page"] or PAGE), Path("README.md")
-    if values["quick"]:
+    ours = results.folder.resolve() == Path(RESULTS).resolve()
+    if not ours and values["page"] is None:
         page = results.folder / page.name
-    wanted = not values["quick"] and front.exists() and HEADLINE in front.read_text("utf-8")
+    wanted = ours and front.exists() and HEADLINE in front.read_text("utf-8")
     try:
         render(summary, page, front if wanted else None)
     except MissingExtraError as error:
