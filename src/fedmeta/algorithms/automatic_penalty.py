@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,75 +97,106 @@ def step(
     """
     search, before = memory["search"], memory["dual"]
     first = search["rounds"] == 0
-    recent = torch.where(search["losses"].isinf(), -torch.inf, search["losses"]).max()
-    finite = loss.isfinite() & tree.squared_norm(dual).isfinite()
-    scale = torch.maximum(search["first"] - search["best"], search["first"].abs())
-    some = share < 1 - 1e-3  # of the nodes were counted, not all
-    slack = torch.where(some, 2 * search["noise"], 0.0)
-    ceiling = torch.maximum(search["best"] + (_BEST + slack) * scale, search["losses"][0])
-    bound = torch.minimum(recent + (_RECENT + slack) * scale, ceiling)
-    accepted = finite & (first | (loss <= bound))
-    blown_up = ~finite | (loss > search["best"] + (_BLOWN_UP + slack) * scale)
+    verdict = _judged(search, loss, tree.squared_norm(dual).isfinite(), share)
 
     def new(a: Tree, b: Tree) -> Tree:
-        return {name: torch.where(accepted, leaf, b[name]) for name, leaf in a.items()}
+        return {name: torch.where(verdict.accepted, leaf, b[name]) for name, leaf in a.items()}
 
     place, dual = new(theta, memory["accepted"]), new(dual, before)
-    rounds = search["rounds"] + accepted
+    rounds = (search["rounds"] + verdict.accepted).clamp(min=1)
+    started, squared = 1 - _MOMENTUM**rounds, 1 - _MEMORY**rounds
     v = {n: torch.where(first, y, 2 * y - before[n]) for n, y in dual.items()}
     m = tree.combine(_MOMENTUM, memory["contribution"], 1 - _MOMENTUM, v)
+    m = new(m, tree.scale(started, dual))
     q = {n: _MEMORY * memory["squares"][n] + (1 - _MEMORY) * y.square() for n, y in dual.items()}
-    started = 1 - _MOMENTUM ** rounds.clamp(min=1)
-    m, q = new(m, tree.scale(started, dual)), new(q, memory["squares"])
+    q = new(q, memory["squares"])
 
-    smooth = torch.where(first, loss, _SMOOTHING * search["smooth"] + (1 - _SMOOTHING) * loss)
-    progress = some | (smooth < search["best"])
-    searching = torch.where(finite & (first | (loss <= ceiling)), search["searching"], 0.0)
-    good = torch.where(searching > 0, 1 / _SEARCH, torch.where(progress, 1 / _PROGRESS, 1.0))
-    bad = torch.where(blown_up, _RESCUE, _REJECTED)
-    change = torch.where(first, 1.0, torch.where(accepted, good, bad))
-    rho = search["penalty"] * torch.where(first & ~accepted, _RESCUE, change)
+    updated = _searched(search, verdict, loss)
     size = (tree.squared_norm(place) / tree.size(place)).sqrt()
-    rho = torch.maximum(rho, 1 / (_LONGEST * size.clamp(min=_SMALL)))
-    known_squares = 1 - _MEMORY ** rounds.clamp(min=1)
+    rho = torch.maximum(updated["penalty"], 1 / (_LONGEST * size.clamp(min=_SMALL)))
     moved = {
-        n: leaf / started / (rho * ((q[n] / known_squares).sqrt() + _LEAST))
-        for n, leaf in m.items()
+        n: leaf / started / (rho * ((q[n] / squared).sqrt() + _LEAST)) for n, leaf in m.items()
     }
-
-    # A second try lies so near the accepted θ that its loss is a second look at the same place.
-    again = ~accepted & ~blown_up & (search["tries"] > 0)
-    smooth = torch.where(accepted | again, smooth, search["smooth"])
-    best = torch.where(accepted, torch.minimum(search["best"], smooth), search["best"])
-    best = torch.where(again, smooth, best)
-    counts = finite & ~first
-    rise = torch.where(counts, ((loss - search["last"]) / scale).clamp(0, 1), 0.0)
-    noise = torch.where(counts, 0.9 * search["noise"] + 0.1 * rise, search["noise"])
-    losses = torch.cat([loss.unsqueeze(0), search["losses"][:-1]])
-    losses = torch.where(accepted | again, losses, search["losses"])
-    updated = {
+    numbers = {
+        "meta_loss": updated["losses"][0],
+        "gradient_norm": tree.squared_norm(dual).sqrt(),
+        "step_norm": tree.squared_norm(moved).sqrt(),
+        "penalty": rho,
+        "rejected": 1 - verdict.accepted.to(loss.dtype),
+    }
+    after = {
         "accepted": place,
         "dual": dual,
         "contribution": m,
         "squares": q,
-        "search": {
-            "penalty": rho,
-            "rounds": rounds,
-            "searching": searching,
-            "tries": torch.where(accepted, 0.0, search["tries"] + 1),
-            "losses": losses,
-            "smooth": smooth,
-            "best": best,
-            "first": torch.where(first & accepted, loss, search["first"]),
-            "last": torch.where(finite, loss, search["last"]),
-            "noise": noise,
-        },
+        "search": {**updated, "penalty": rho},
     }
-    numbers = {
-        "meta_loss": losses[0],
-        "gradient_norm": tree.squared_norm(dual).sqrt(),
-        "step_norm": tree.squared_norm(moved).sqrt(),
-        "penalty": rho,
-        "rejected": 1 - accepted.to(loss.dtype),
+    return tree.add(place, moved), after, numbers
+
+
+class _Verdict(NamedTuple):
+    """What a loss says of the θ it was seen at, as booleans.
+
+    Args:
+        accepted: it stays.
+        blown_up: it is far off.
+        in_reach: it is no sign that ρ was too small.
+        partial: only some nodes were counted.
+    """
+
+    accepted: Tensor
+    blown_up: Tensor
+    in_reach: Tensor
+    partial: Tensor
+
+
+def _judged(search: Tree, loss: Tensor, finite_slope: Tensor, share: Tensor) -> _Verdict:
+    first, best, losses = search["rounds"] == 0, search["best"], search["losses"]
+    finite, partial = loss.isfinite() & finite_slope, share < 1 - 1e-3
+    slack = torch.where(partial, 2 * search["noise"], 0.0)
+    scale = _scale(search)
+    recent = torch.where(losses.isinf(), -torch.inf, losses).max()
+    ceiling = torch.maximum(best + (_BEST + slack) * scale, losses[0])
+    bound = torch.minimum(recent + (_RECENT + slack) * scale, ceiling)
+    return _Verdict(
+        accepted=finite & (first | (loss <= bound)),
+        blown_up=~finite | (loss > best + (_BLOWN_UP + slack) * scale),
+        in_reach=finite & (first | (loss <= ceiling)),
+        partial=partial,
+    )
+
+
+def _scale(search: Tree) -> Tensor:
+    """R: what losses are measured by."""
+    return torch.maximum(search["first"] - search["best"], search["first"].abs())
+
+
+def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
+    """ρ and what the search remembers after a verdict."""
+    accepted, first = verdict.accepted, search["rounds"] == 0
+    smooth = torch.where(first, loss, _SMOOTHING * search["smooth"] + (1 - _SMOOTHING) * loss)
+    progress = verdict.partial | (smooth < search["best"])
+    searching = torch.where(verdict.in_reach, search["searching"], 0.0)
+    good = torch.where(searching > 0, 1 / _SEARCH, torch.where(progress, 1 / _PROGRESS, 1.0))
+    bad = torch.where(verdict.blown_up, _RESCUE, _REJECTED)
+    change = torch.where(accepted, torch.where(first, 1.0, good), bad)
+    # A second try lies so near the accepted θ that its loss is a second look at the same place.
+    again = ~accepted & ~verdict.blown_up & (search["tries"] > 0)
+    smooth = torch.where(accepted | again, smooth, search["smooth"])
+    best = torch.where(accepted, torch.minimum(search["best"], smooth), search["best"])
+    losses = torch.cat([loss.unsqueeze(0), search["losses"][:-1]])
+    seen = loss.isfinite()
+    rise = torch.where(seen & ~first, ((loss - search["last"]) / _scale(search)).clamp(0, 1), 0.0)
+    noise = 0.9 * search["noise"] + 0.1 * rise
+    return {
+        "penalty": search["penalty"] * change,
+        "rounds": search["rounds"] + accepted,
+        "searching": searching,
+        "tries": torch.where(accepted, 0.0, search["tries"] + 1),
+        "losses": torch.where(accepted | again, losses, search["losses"]),
+        "smooth": smooth,
+        "best": torch.where(again, smooth, best),
+        "first": torch.where(first & accepted, loss, search["first"]),
+        "last": torch.where(seen, loss, search["last"]),
+        "noise": torch.where(seen & ~first, noise, search["noise"]),
     }
-    return tree.add(place, moved), updated, numbers
