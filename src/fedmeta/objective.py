@@ -139,7 +139,7 @@ class Adaptation:
         return replace(self, factors=step_sizes.checked(found, theta, self.moves(theta)))
 
 
-RECOMMENDED = Adaptation(step_size=0.1, scope="head")
+RECOMMENDED = Adaptation(step_size=1.0, scope="head")
 """What ADMM-FedMeta takes where nothing else is said: one step of the last layer.
 
 With few samples of few classes that is what must change, and nothing is propagated through other

@@ -86,8 +86,8 @@ def test_a_start_that_is_far_too_bold_is_shortened_at_once() -> None:
     after, _, numbers = automatic.step(
         theta, automatic.start(theta, 1e-6), theta, torch.tensor(1.0).double(), ALL
     )
-    assert after["x"].tolist() == pytest.approx([3.3] * 4)
-    assert float(numbers["penalty"]) == pytest.approx(1 / 0.3)
+    assert after["x"].tolist() == pytest.approx([3.15] * 4)
+    assert float(numbers["penalty"]) == pytest.approx(1 / 0.15)
 
 
 def test_first_step_goes_along_the_gradient_by_one_over_rho() -> None:
@@ -121,13 +121,13 @@ def test_what_is_averaged_is_the_extrapolated_dual() -> None:
 def test_a_bad_round_is_taken_back(loss: float, slope: float, factor: float) -> None:
     theta = {"x": torch.ones(2, dtype=torch.float64)}
     dual = {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}
-    memory = automatic.start(theta, 10.0)
+    memory = automatic.start(theta, 40.0)
     tried, memory, _ = automatic.step(theta, memory, dual, torch.tensor(1.0).double(), ALL)
     bad = {"x": torch.full((2,), slope, dtype=torch.float64)}
     again, after, numbers = automatic.step(tried, memory, bad, torch.tensor(loss).double(), ALL)
     assert float(numbers["rejected"]) == 1
     assert float(numbers["meta_loss"]) == 1
-    assert float(after["search"]["penalty"]) == pytest.approx(10 * factor)
+    assert float(after["search"]["penalty"]) == pytest.approx(40 * factor)
     for name in ("accepted", "dual", "squares"):
         assert torch.equal(after[name]["x"], memory[name]["x"])
     shorter = (tried["x"] - theta["x"]) / factor
@@ -157,7 +157,36 @@ def test_luck_does_not_end_the_search() -> None:
         theta, memory, _ = automatic.step(
             theta, memory, {"x": torch.ones(1).double()}, torch.tensor(noisy).double(), ALL
         )
-    assert float(memory["search"]["penalty"]) < 1e5
+    assert float(memory["search"]["penalty"]) < 2e5
+
+
+def test_contributions_that_point_uphill_do_not_lead_there() -> None:
+    """As difference quotients gone wrong do: downhill at first, then up, however short the step."""
+    theta = {"x": torch.full((5,), 2.0, dtype=torch.float64)}
+    memory, losses = automatic.start(theta, 1e3), []
+    for number in range(300):
+        downhill = -theta["x"] if number < 60 else theta["x"]
+        loss = theta["x"].square().sum()
+        theta, memory, numbers = automatic.step(theta, memory, {"x": downhill}, loss, ALL)
+        losses.append(float(numbers["meta_loss"]))
+    assert min(losses) < 0.1 * losses[0]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_model_is_an_average_of_what_was_accepted() -> None:
+    """Equal shares at first, then β of the past; a round that is taken back has no part in it."""
+    theta = {"x": torch.zeros(1, dtype=torch.float64)}
+    memory, taken = automatic.start(theta, 1e3), []
+    for loss in (1.0, 0.9, 0.8, 50.0, 0.7, 0.6):
+        tried = theta
+        theta, memory, numbers = automatic.step(
+            theta, memory, {"x": torch.ones(1).double()}, torch.tensor(loss).double(), ALL, 0.75
+        )
+        taken += [tried["x"]] if numbers["rejected"] == 0 else []
+    expected = sum(taken[:4]) / 4
+    expected = 0.75 * expected + 0.25 * taken[4]
+    assert len(taken) == 5
+    assert torch.allclose(memory["average"]["x"], expected, rtol=1e-12)
 
 
 def test_rounds_of_the_engine_agree_on_every_path() -> None:
@@ -226,7 +255,9 @@ def test_what_needs_a_penalty_that_nodes_know(wrong: dict[str, object]) -> None:
         ADMMFedMeta(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"penalty": "automatic"}, {"first_penalty": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"penalty": "automatic"}, {"first_penalty": 0.0}, {"averaging": 1.0}]
+)
 def test_bad_settings(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError):
         ADMMFedMeta(**wrong)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -58,6 +58,8 @@ class ADMMFedMeta(MetaLearner):
         dual_deviation: σ of a truncated normal y⁰; 0 starts from zero.
         prior: λ, θ_p and the divergence, or None.
         first_penalty: ρ of the first round under "auto"; 1/ρ is how far parameters move then.
+        averaging: under "auto" the model is an average of the accepted θ, in which older ones fade
+            by this factor 0 ≤ β < 1 from round to round; 0 is the last one alone.
 
     Example:
         >>> ADMMFedMeta(penalty=0.3).passes
@@ -80,6 +82,7 @@ class ADMMFedMeta(MetaLearner):
     prior: Regularizer | None = None
     resplit: bool = field(default=True, kw_only=True)
     first_penalty: float = field(default=1000.0, kw_only=True)
+    averaging: float = field(default=0.9, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,6 +104,8 @@ class ADMMFedMeta(MetaLearner):
             for node, rho in rhos.items():
                 require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
         require_positive("first_penalty", self.first_penalty)
+        fades = 0 <= self.averaging < 1
+        require(fades, "averaging", self.averaging, "a number from 0 to below 1")
 
     def _check_automatic(self) -> None:
         """Refuse what needs a penalty that the nodes know."""
@@ -158,6 +163,14 @@ class ADMMFedMeta(MetaLearner):
         if self.rule == "stale":
             return self.parted(joint, {"uploads": tree.scale(fleet.penalty, joint)})
         return self.parted(joint, {"duals": tree.zeros_like(joint)})
+
+    def welcomed(self, state: PlatformState, theta: Tree, newcomers: Fleet) -> PlatformState:
+        """For the rule "stale" U gains what newcomers are assumed to have sent, Σρ_iθ."""
+        if self.automatic or self.rule == "participants":
+            return state
+        gained = self.init(theta, newcomers).memory["uploads"]
+        uploads = tree.add(state.memory["uploads"], dict(gained))
+        return replace(state, memory={**state.memory, "uploads": uploads})
 
     def init_node(self, theta: Tree, facts: Facts) -> NodeState:
         """y⁰ and, for the rule "stale", what the platform assumes was sent: u⁰ = ρθ¹.
@@ -263,19 +276,19 @@ class ADMMFedMeta(MetaLearner):
             loss = loss + prior.value(state.theta)
             dual = {**dual, **tree.subtract(split(dual)[0], prior.gradient(state.theta))}
         updated, memory, metrics = automatic_penalty.step(
-            joint, state.memory, dual, loss, total.weight
+            joint, state.memory, dual, loss, total.weight, self.averaging
         )
         return self.parted(updated, memory), metrics
 
     def model(self, state: PlatformState) -> Tree:
-        """θ; under "auto" the last one that a round has found good."""
-        return split(state.memory["accepted"])[0] if self.automatic else state.theta
+        """θ; under "auto" the average of those that their round has found good."""
+        return split(state.memory["average"])[0] if self.automatic else state.theta
 
     def adaptation(self, state: PlatformState) -> Adaptation:
         """A target adapts as the nodes did, with the step sizes of `model`."""
         if not self.automatic:
             return super().adaptation(state)
-        return super().adaptation(self.parted(dict(state.memory["accepted"]), state.memory))
+        return super().adaptation(self.parted(dict(state.memory["average"]), state.memory))
 
 
 def _distance(a: Tree, b: Tree | None) -> Tensor:

@@ -15,16 +15,18 @@ from fedmeta.tree import Tree
 # How long sums of the past count: about ten rounds of contributions, twenty of their squares.
 _MOMENTUM, _MEMORY = 0.9, 0.95
 # What a loss may exceed, in shares of the first loss: the largest of the last few by the first, the
-# best smoothed one by the second; if by the third it has blown up.
-_WINDOW, _RECENT, _BEST, _BLOWN_UP = 5, 0.1, 0.3, 1.0
+# best smoothed one by the second, the least that this has ever been by the third; if by the fourth,
+# it has blown up.
+_WINDOW, _RECENT, _BEST, _LEAST_EVER, _BLOWN_UP = 5, 0.1, 0.3, 0.4, 1.0
 _SMOOTHING = 0.7
 # What ρ is divided by: before it was too small for the first time, and later when the loss reached
 # a new best; and multiplied by: when a round was rejected, and when it blew up.
 _SEARCH, _PROGRESS = 2.0, 1.1
 _REJECTED, _RESCUE = 2.0, 10.0
-# The longest step: a tenth of what parameters are in the mean, or of this where they are small.
-_LONGEST, _SMALL = 0.1, 0.05
-_LEAST = 1e-8  # below which a gradient is as good as none
+# The longest step: this share of what parameters are in the mean, or of the second where that is
+# small.
+_LONGEST, _SMALL = 0.05, 0.05
+_TINY = 1e-8  # below which a gradient is as good as none
 
 
 def start(theta: Tree, penalty: float) -> dict[str, Tree]:
@@ -38,6 +40,7 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
     zero = torch.zeros((), dtype=some.dtype, device=some.device)
     return {
         "accepted": theta,
+        "average": theta,
         "dual": tree.zeros_like(theta),
         "contribution": tree.zeros_like(theta),
         "squares": tree.zeros_like(theta),
@@ -49,6 +52,7 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
             "losses": zero.new_full((_WINDOW,), torch.inf),
             "smooth": zero,
             "best": zero + torch.inf,
+            "least": zero + torch.inf,
             "first": zero,
             "last": zero + torch.inf,
             "noise": zero,
@@ -57,7 +61,12 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
 
 
 def step(
-    theta: Tree, memory: Mapping[str, Tree], dual: Tree, loss: Tensor, share: Tensor
+    theta: Tree,
+    memory: Mapping[str, Tree],
+    dual: Tree,
+    loss: Tensor,
+    share: Tensor,
+    averaging: float = 0.0,
 ) -> tuple[Tree, dict[str, Tree], Metrics]:
     """The next θ to try, from Σy_i and the loss at the one that was tried.
 
@@ -70,7 +79,8 @@ def step(
         θ⁺ = θ + m / P,   P = ρ √q             (both means corrected for their start at zero)
 
     so that 1/ρ is about how far a parameter moves in a round, whatever the scale of the loss. It is
-    never more than a tenth of what parameters are in the mean (or of 0.05, where they are smaller).
+    never more than a twentieth of what parameters are in the mean (or of 0.05, where they are
+    smaller).
 
     Whether θ⁺ was good is known when the next round tells F(θ⁺). With B the best smoothed loss and
     R = F(θ¹), a round is taken back if its loss is not finite, exceeds the last five accepted ones
@@ -78,7 +88,10 @@ def step(
     θ, with a ρ twice as large (ten times, if the loss exceeds B by R or is not finite) and without
     older contributions. Y points downhill and P is positive, so a small enough step lowers a smooth
     loss, and every search ends. Where samples or nodes are drawn anew the loss is noisy, and B may
-    have been luck: if a second try is no better, B becomes what it says.
+    have been luck: if a second try is no better, B becomes what it says. But never is a loss taken
+    that exceeds the least B so far by 4R/10 and twice the mean rise of losses from round to
+    round, so that contributions that point uphill (difference quotients may be that wrong) do not
+    lead there.
 
     After a good round ρ falls by half until it was too small for the first time, from then on by a
     tenth whenever B falls. Where only some nodes were counted their loss says less: the bounds
@@ -90,6 +103,8 @@ def step(
         dual: Y = −∇F(θ).
         loss: F(θ).
         share: Σw_i over the nodes that were counted, 1 if all were.
+        averaging: β of the average of accepted θ: β of what it was and 1 − β of a new one, or an
+            equal share for each, while there are fewer than 1/(1 − β).
 
     Returns:
         The next θ, the new memory, and numbers to log, the loss being the last seen of the accepted
@@ -111,12 +126,13 @@ def step(
     q = {n: _MEMORY * memory["squares"][n] + (1 - _MEMORY) * y.square() for n, y in dual.items()}
     q = new(q, memory["squares"])
 
+    rate = torch.where(verdict.accepted, (1 / rounds).clamp(min=1 - averaging), 0.0)
+    average = {n: torch.lerp(leaf, place[n], rate) for n, leaf in memory["average"].items()}
+
     updated = _searched(search, verdict, loss)
     size = (tree.squared_norm(place) / tree.size(place)).sqrt()
     rho = torch.maximum(updated["penalty"], 1 / (_LONGEST * size.clamp(min=_SMALL)))
-    moved = {
-        n: leaf / started / (rho * ((q[n] / squared).sqrt() + _LEAST)) for n, leaf in m.items()
-    }
+    moved = {n: leaf / started / (rho * ((q[n] / squared).sqrt() + _TINY)) for n, leaf in m.items()}
     numbers = {
         "meta_loss": updated["losses"][0],
         "gradient_norm": tree.squared_norm(dual).sqrt(),
@@ -126,6 +142,7 @@ def step(
     }
     after = {
         "accepted": place,
+        "average": average,
         "dual": dual,
         "contribution": m,
         "squares": q,
@@ -139,12 +156,14 @@ class _Verdict(NamedTuple):
 
     Args:
         accepted: it stays.
+        bearable: it may stay if a second try says so.
         blown_up: it is far off.
         in_reach: it is no sign that ρ was too small.
         partial: only some nodes were counted.
     """
 
     accepted: Tensor
+    bearable: Tensor
     blown_up: Tensor
     in_reach: Tensor
     partial: Tensor
@@ -158,8 +177,10 @@ def _judged(search: Tree, loss: Tensor, finite_slope: Tensor, share: Tensor) -> 
     recent = torch.where(losses.isinf(), -torch.inf, losses).max()
     ceiling = torch.maximum(best + (_BEST + slack) * scale, losses[0])
     bound = torch.minimum(recent + (_RECENT + slack) * scale, ceiling)
+    bearable = first | (loss <= search["least"] + (_LEAST_EVER + 2 * search["noise"]) * scale)
     return _Verdict(
-        accepted=finite & (first | (loss <= bound)),
+        accepted=finite & bearable & (first | (loss <= bound)),
+        bearable=finite & bearable,
         blown_up=~finite | (loss > best + (_BLOWN_UP + slack) * scale),
         in_reach=finite & (first | (loss <= ceiling)),
         partial=partial,
@@ -181,7 +202,7 @@ def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
     bad = torch.where(verdict.blown_up, _RESCUE, _REJECTED)
     change = torch.where(accepted, torch.where(first, 1.0, good), bad)
     # A second try lies so near the accepted θ that its loss is a second look at the same place.
-    again = ~accepted & ~verdict.blown_up & (search["tries"] > 0)
+    again = ~accepted & verdict.bearable & ~verdict.blown_up & (search["tries"] > 0)
     smooth = torch.where(accepted | again, smooth, search["smooth"])
     best = torch.where(accepted, torch.minimum(search["best"], smooth), search["best"])
     losses = torch.cat([loss.unsqueeze(0), search["losses"][:-1]])
@@ -196,6 +217,7 @@ def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
         "losses": torch.where(accepted | again, losses, search["losses"]),
         "smooth": smooth,
         "best": torch.where(again, smooth, best),
+        "least": torch.minimum(search["least"], best),
         "first": torch.where(first & accepted, loss, search["first"]),
         "last": torch.where(seen, loss, search["last"]),
         "noise": torch.where(seen & ~first, noise, search["noise"]),

@@ -89,6 +89,16 @@ class Algorithm(Protocol):
         """A node's state before its first round."""
         return {}
 
+    def welcomed(self, state: PlatformState, theta: Tree, newcomers: Fleet) -> PlatformState:
+        """The platform's state once nodes have joined between two rounds.
+
+        Args:
+            state: before they did.
+            theta: the θ that their own states start from, see `init_node`.
+            newcomers: they alone.
+        """
+        return state
+
     def broadcast(self, state: PlatformState) -> Tree:
         """What every node is sent at the start of a round."""
         return state.theta
