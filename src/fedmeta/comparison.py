@@ -12,19 +12,18 @@ from fedmeta.algorithms import FedAvg
 from fedmeta.algorithms.base import Algorithm
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
-from fedmeta.data.scaling import fit_scaling
 from fedmeta.engines.execution import convolves
 from fedmeta.errors import DivergedError, RunFolderError, SettingError, require
+from fedmeta.from_settings import arguments, train_settings
 from fedmeta.intervals import interval
 from fedmeta.job import Job, prepare
-from fedmeta.meta_model import load_theta
 from fedmeta.objective import Adaptation
 from fedmeta.plain import to_plain
 from fedmeta.repeats import train_together, what_separates
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, merged
 from fedmeta.storage import write_json
-from fedmeta.training import Callback, Run, gradient_evaluations, train
+from fedmeta.training import Callback, Run, gradient_evaluations
 
 FORMAT = 1
 FILE = "comparison.json"
@@ -44,42 +43,6 @@ class Contestant:
     label: str
     algorithm: Algorithm
     table: Mapping[str, Any] = field(default_factory=dict)
-
-
-def train_settings(
-    settings: Settings,
-    federation: Federation,
-    *,
-    folder: Path | None = None,
-    resume: bool = False,
-    callbacks: Sequence[Callback] = (),
-    origin: Mapping[str, Any] | None = None,
-) -> Run:
-    """Train what the settings say on a federation that was loaded by them."""
-    return train(
-        federation,
-        settings.model,
-        settings.algorithm,
-        settings.training,
-        **_arguments(settings, federation),
-        folder=folder,
-        resume=resume,
-        callbacks=callbacks,
-        origin=origin,
-    )
-
-
-def _arguments(settings: Settings, federation: Federation) -> dict[str, Any]:
-    data = settings.data
-    return {
-        "loss": settings.loss,
-        "scaling": fit_scaling(federation, data.scaling, data.scaling_from, data.scaling_floor),
-        "initial": load_theta(settings.init) if settings.init else None,
-        "execution": settings.execution,
-        "participation": settings.participation,
-        "augmentation": settings.augmentation,
-        "about_data": to_plain(data),
-    }
 
 
 def compare(
@@ -232,7 +195,7 @@ def _jobs(tasks: Sequence[_Task]) -> list[Job] | None:
 
     Convolutions on a CPU gain nothing from it: their chunks fill its caches already.
     """
-    if len(tasks) == 1:
+    if len(tasks) == 1 or tasks[0].settings.prior.strength == "auto":  # a λ for each
         return None
     jobs: list[Job] = []
     for task in tasks:
@@ -241,7 +204,7 @@ def _jobs(tasks: Sequence[_Task]) -> list[Job] | None:
             task.settings.model,
             task.settings.algorithm,
             task.settings.training,
-            **_arguments(task.settings, task.federation),
+            **arguments(task.settings, task.federation),
             repeats=len(tasks),
             layout=jobs[0].layout if jobs else None,
         )

@@ -35,6 +35,8 @@ from fedmeta.tree import Tree
 
 FORMAT = 1
 FILE = "model.safetensors"
+_STATE = "state.safetensors"  # of a checkpoint
+_PICKLED = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ class MetaModel:
             seed: of mini-batches, where the adaptation draws any.
         """
         rule = self.adaptation if steps is None else replace(self.adaptation, steps=steps)
-        scaled, targets = self._scaled(inputs), self._labels(labels)
+        scaled, targets = self.scaled(inputs), self._labels(labels)
         if len(scaled) != len(targets) or len(scaled) == 0:
             raise DataError(
                 f"there are {len(scaled)} samples and {len(targets)} labels to adapt to",
@@ -96,7 +98,7 @@ class MetaModel:
     def predict(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
         """Outputs for raw samples: class probabilities, or values for regression."""
         with torch.no_grad():
-            outputs = self.network(self.theta, self._scaled(inputs))
+            outputs = self.network(self.theta, self.scaled(inputs))
         return outputs.softmax(dim=-1) if self.task.kind == "classification" else outputs
 
     def classify(self, inputs: npt.ArrayLike | Tensor) -> list[str]:
@@ -180,7 +182,8 @@ class MetaModel:
                 "use a model.safetensors that fedmeta wrote",
             ) from error
 
-    def _scaled(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
+    def scaled(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
+        """Raw samples as the network wants them, checked."""
         raw = _numpy(inputs)
         if raw.dtype == np.uint8 and raw.ndim in (3, 4) and raw.shape[1:] != self.input_shape:
             raw = normalised_inputs(raw)  # images as people have them, channels last or none
@@ -243,7 +246,7 @@ def _numpy(values: npt.ArrayLike | Tensor | Sequence[str]) -> npt.NDArray[Any]:
 
 def load_theta(path: Path | str) -> Tree:
     """The parameters in a run, a checkpoint, a model file or a plain safetensors state dict."""
-    state = Path(path) / "state.safetensors"
+    state = Path(path) / _STATE
     file = state if state.is_file() else _file(Path(path))
     tensors, _ = read_tensors(file, "parameters")
     # In a checkpoint under an automatic penalty θ is still on trial; this one has been judged.
@@ -251,7 +254,31 @@ def load_theta(path: Path | str) -> Tree:
     return accepted or _part(tensors, "theta") or tensors
 
 
+def load_scaling(path: Path | str) -> Scaling | None:
+    """The scaling of the inputs that parameters were trained with; None where no file has it."""
+    file = describing_file(Path(path))
+    stored = _part(read_tensors(file, "meta-model")[0], "scaling") if file is not None else {}
+    return Scaling.from_tensors(stored) if {"mean", "deviation"} <= {*stored} else None
+
+
+def describing_file(path: Path) -> Path | None:
+    """The model file that belongs to parameters, as `load_theta` takes them, if there is one.
+
+    For a checkpoint it is the one of its finished run. A plain state dict has none.
+    """
+    folder = path if path.is_dir() else path.parent
+    file = folder.parent.parent / FILE if (folder / _STATE).is_file() else _file(path)
+    if not file.is_file():
+        return None
+    return file if "fedmeta" in read_tensors(file, "meta-model")[1] else None
+
+
 def _file(path: Path) -> Path:
+    if path.suffix.lower() in _PICKLED and path.is_file():
+        raise RunFolderError(
+            f"{path} may hold pickled code, which is never run",
+            "save the state dict by safetensors.torch.save_file",
+        )
     if not path.is_dir():
         return path
     if not (path / FILE).exists():

@@ -1,9 +1,10 @@
 """All settings of a run: defaults, then a preset, then a TOML file, then flags.
 
 A settings file has the tables [data], [model], [training], [execution], [participation],
-[augmentation] and [prior], a line `algorithm = "…"` that picks one, [inner] for the adaptation that
-all algorithms share, one table [algorithms.NAME] for the hyper-parameters of each, and `init` for a
-model to start from:
+[augmentation], [uplink] and [prior], a line `algorithm = "…"` that picks one, [inner] for the
+adaptation that all algorithms share, one table [algorithms.NAME] for the hyper-parameters of each,
+`init` for a model to start from, and `importance` for what to store with the run for a later task's
+[prior]:
 
     preset = "paper"
     algorithm = "admm-fedmeta"
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,17 @@ from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm
 from fedmeta.augmentation import Augmentation
 from fedmeta.data.settings import BY_CLASS, DataSettings
 from fedmeta.engines.execution import Execution
-from fedmeta.errors import SettingError, nearest, require
+from fedmeta.errors import SettingError, nearest, require_choice
+from fedmeta.fleet.uplink import Uplink
 from fedmeta.imports import load_object, names_code
 from fedmeta.job import TrainingSettings
-from fedmeta.meta_model import load_theta
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
 from fedmeta.plain import from_plain, to_plain
 from fedmeta.presets import preset
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.prior import PriorSettings, load_prior
+from fedmeta.prior.path import PathKeeping
 
 Table = dict[str, Any]
 
@@ -50,37 +52,20 @@ TABLES = {
     "execution": Execution,
     "participation": Participation,
     "augmentation": Augmentation,
+    "uplink": Uplink,
 }
-_KEYS = (*TABLES, "preset", "algorithm", "algorithms", "inner", "prior", "loss", "init")
-
-
-@dataclass(frozen=True)
-class PriorSettings:
-    """The model of earlier tasks that the meta-model is tied to.
-
-    Args:
-        model: run folder, model file or safetensors state dict; None: no prior.
-        strength: λ ≥ 0.
-    """
-
-    model: str | None = None
-    strength: float = 0.0
-
-    def __post_init__(self) -> None:
-        finite = 0 <= self.strength < float("inf")
-        require(finite, "prior.strength", self.strength, "a number of at least 0")
-        if self.strength > 0 and self.model is None:
-            raise SettingError(
-                f"prior.strength is {self.strength:g} but there is no prior model",
-                "name one with --prior RUN_OR_FILE",
-            )
+_OTHERS = ("preset", "algorithm", "algorithms", "inner", "prior", "loss", "init", "importance")
+_KEYS = (*TABLES, *_OTHERS)
+IMPORTANCE = ("none", "fisher", "path")
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a run is: its parts, each with settings of its own, and the name of the loss.
 
-    And `init`: the run or file whose parameters it starts from, instead of the model's own.
+    And `init`: the run or file whose parameters it starts from, instead of the model's own;
+    `prior`: what the algorithm's prior was read from; `importance`: "fisher" or "path", to be
+    stored with the run, or "none".
     """
 
     data: DataSettings
@@ -92,6 +77,9 @@ class Settings:
     augmentation: Augmentation
     loss: str
     init: str | None = None
+    prior: PriorSettings = field(default_factory=PriorSettings)
+    importance: str = "none"
+    uplink: Uplink = field(default_factory=Uplink)
 
 
 def read_toml(path: Path) -> Table:
@@ -182,13 +170,24 @@ def build_settings(table: Mapping[str, Any]) -> Settings:
     loss = table.get("loss", "auto")
     if not isinstance(loss, str):
         raise SettingError(f"loss is {loss!r}", "give its name")
+    importance = table.get("importance", "none")
+    require_choice("importance", importance, IMPORTANCE)
     algorithm = build_algorithm(table, str(table.get("algorithm", ADMMFedMeta.name)))
     prior = from_plain(PriorSettings, table.get("prior", {}), "prior")
-    if prior.model is not None and not isinstance(algorithm, ADMMFedMeta):
-        raise SettingError(
-            f"{algorithm.name} takes no prior model", "use it with admm-fedmeta, or leave it out"
-        )
-    return Settings(**parts, algorithm=algorithm, loss=loss, init=init)
+    if not isinstance(algorithm, ADMMFedMeta):
+        if prior.model is not None:
+            raise SettingError(
+                f"{algorithm.name} takes no prior model",
+                "use it with admm-fedmeta, or leave it out",
+            )
+        if importance == "path":
+            raise SettingError(
+                f"{algorithm.name} keeps no path of its training",
+                "use importance fisher, or admm-fedmeta",
+            )
+    return Settings(
+        **parts, algorithm=algorithm, loss=loss, init=init, prior=prior, importance=importance
+    )
 
 
 def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
@@ -220,9 +219,11 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
         if each.name == "inner":  # what a table leaves open is as in the algorithm's own default
             given = each.default if isinstance(each.default, Adaptation) else Adaptation()
             own = merged([{"inner": to_plain(given)}, {"inner": table.get("inner", {})}, own])
+    if cls is ADMMFedMeta and table.get("importance") == "path":
+        cls = PathKeeping
     algorithm: Algorithm = from_plain(cls, own, f"algorithms.{name}")
     prior = from_plain(PriorSettings, table.get("prior", {}), "prior")
     if isinstance(algorithm, ADMMFedMeta) and prior.model is not None:
-        pull = SquaredEuclidean(prior.strength, load_theta(prior.model))
-        return replace(algorithm, prior=pull)
+        network = from_plain(ModelSettings, subtable(table, "model"), "model")
+        return replace(algorithm, prior=load_prior(prior, network))
     return algorithm

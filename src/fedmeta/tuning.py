@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmeta.comparison import train_settings
-from fedmeta.data import load
+from fedmeta.data import Federation, load
 from fedmeta.errors import DivergedError, SettingError, require
+from fedmeta.evaluation import evaluate_model
+from fedmeta.from_settings import train_settings
 from fedmeta.intervals import interval
+from fedmeta.meta_model import MetaModel
 from fedmeta.settings import Table, build_settings, merged
 from fedmeta.training import Callback
 
@@ -75,6 +77,7 @@ def tune(
     seeds: Sequence[int],
     progress: Callable[[str, int], Sequence[Callback]],
     folder: Path | None = None,
+    earlier: Federation | None = None,
 ) -> dict[str, Any]:
     """Try every point with every seed and name the best.
 
@@ -85,24 +88,26 @@ def tune(
 
     Args:
         table: settings as a table (see `fedmeta.settings`).
-        points: hyper-parameters to try, as dotted keys of the algorithm's own table.
+        points: hyper-parameters to try, as dotted keys of the algorithm's own table; those that
+            begin with "prior." are of the table [prior].
         seeds: one repeat each: of the held-out fifth and of the initial weights.
         progress: given a label and a seed, the callbacks of that run.
         folder: where every trial is kept as a run; None keeps none.
+        earlier: the federation of the prior model. Its source nodes then judge too, the targets of
+            neither task do, and the best point has the best mean of both metrics.
     """
     if not points:
         raise SettingError("there is nothing to tune", "give at least one --grid or --range")
     name = str(table.get("algorithm", "admm-fedmeta"))
     trials: list[dict[str, Any]] = []
     # All are built before the first is tried: a slip in the last must not cost the others.
-    built = [
-        build_settings(merged([table, {"algorithms": {name: nested(point)}}])) for point in points
-    ]
+    built = [build_settings(merged([table, placed(name, point)])) for point in points]
     # What judges a target precisely is off limits here, as targets are.
     built = [replace(each, data=replace(each.data, precise=0)) for each in built]
     drawn = load(built[0].data, built[0].training.seed)
     for number, (point, settings) in enumerate(zip(points, built, strict=True)):
         values: list[float] = []
+        kept: list[float] = []
         metric = "accuracy"
         for seed in seeds:
             federation = drawn.hold_out(HELD_OUT, seed)
@@ -125,6 +130,8 @@ def tune(
             reached = summary["target_metric"][str(summary["adaptation_steps"])]["mean"]
             if reached is not None:
                 values.append(reached)
+            if earlier is not None:
+                kept.append(_on_sources(run.meta_model, earlier))
         judged = interval(values) if len(values) == len(seeds) else None
         trials.append(
             {
@@ -134,6 +141,7 @@ def tune(
                 "ci95": judged.half_width if judged else None,
                 "diverged": len(seeds) - len(values),
                 "metric": metric,
+                **({"earlier": _kept(kept)} if earlier is not None else {}),
             }
         )
     finished = [trial for trial in trials if trial["mean"] is not None]
@@ -142,14 +150,52 @@ def tune(
             f"all {len(trials)} points diverged", "try larger penalties or smaller step sizes"
         )
     sign = 1 if finished[0]["metric"] == "accuracy" else -1
-    best = max(finished, key=lambda trial: sign * trial["mean"])
+    best = max(finished, key=lambda trial: sign * _verdict(trial))
+    also = "" if earlier is None else " and, equally, source nodes of the prior task"
     return {
         "algorithm": name,
-        "judged_on": f"{HELD_OUT:.0%} of the source nodes, held out; targets were not looked at",
+        "judged_on": f"{HELD_OUT:.0%} of the source nodes, held out{also}; targets were not looked "
+        "at",
         "seeds": list(seeds),
         "trials": trials,
         "best": best,
     }
+
+
+def _on_sources(model: MetaModel, federation: Federation) -> float:
+    """The mean metric of source nodes after adaptation."""
+    nodes = [replace(node, role="target") for node in federation.sources]
+    steps = model.adaptation.steps
+    found = evaluate_model(model, federation.with_nodes(nodes), [steps])
+    return float(np.mean(found.values[steps]))
+
+
+def _kept(values: Sequence[float]) -> dict[str, Any]:
+    judged = interval(values) if values else None
+    return {
+        "values": list(values),
+        "mean": judged.mean if judged else None,
+        "ci95": judged.half_width if judged else None,
+    }
+
+
+def _verdict(trial: Mapping[str, Any]) -> float:
+    """What trials are ranked by: the metric, or the mean of those of both tasks."""
+    both = [trial["mean"], *([trial["earlier"]["mean"]] if "earlier" in trial else [])]
+    return float(np.mean(both))
+
+
+def placed(algorithm: str, point: Mapping[str, Any]) -> Table:
+    """A point as a settings table: keys "prior.…" are the prior's, others the algorithm's.
+
+    Example:
+        >>> placed("admm-fedmeta", {"penalty": 1.0, "prior.strength": 0.5})
+        {'algorithms': {'admm-fedmeta': {'penalty': 1.0}}, 'prior': {'strength': 0.5}}
+    """
+    own = {key: value for key, value in point.items() if not key.startswith("prior.")}
+    table = nested({key: value for key, value in point.items() if key not in own})
+    # Not by a dotted key: an algorithm of one's own is named by a path, which has dots.
+    return {"algorithms": {algorithm: nested(own)}, **table}
 
 
 def nested(point: Mapping[str, Any]) -> Table:

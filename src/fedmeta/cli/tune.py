@@ -8,7 +8,11 @@ from typing import Any
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
-from fedmeta.errors import SettingError, require
+from fedmeta.cli.reopening import own_federation
+from fedmeta.data import Federation
+from fedmeta.errors import FedmetaError, MissingExtraError, SettingError, require
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import Table, subtable
 from fedmeta.storage import write_json, writing
 from fedmeta.tuning import Range, grid, random_points, tune
 
@@ -17,8 +21,8 @@ PARAMETERS = (
     Parameter(
         "grid",
         str,
-        "Values to try for a setting of the algorithm, e.g. --grid penalty=0.1,0.3,1 (as often as "
-        "needed).",
+        "Values to try for a setting of the algorithm or the prior, e.g. --grid penalty=0.1,0.3,1 "
+        "or --grid prior.strength=0,0.1,1 (as often as needed).",
         many=True,
         metavar="KEY=A,B,…",
     ),
@@ -36,6 +40,7 @@ PARAMETERS = (
     *options.DATA,
     *options.METHOD,
     *options.ALGORITHM,
+    *options.PRIOR,
     *options.PARTICIPATION,
     *options.MACHINE,
 )
@@ -64,6 +69,7 @@ def run(values: Values) -> None:
         raise SettingError(
             f"{folder} holds a search already", "choose another --out, or delete that folder"
         )
+    earlier = _earlier(full) if any(key.startswith("prior.") for key in choices) else None
     with progress_bars() as bar:
         result = tune(
             full,
@@ -71,20 +77,28 @@ def run(values: Values) -> None:
             range(count),
             lambda label, seed: [bar(f"{label} seed {seed}")],
             folder,
+            earlier,
         )
     rows = []
     for trial in result["trials"]:
-        mean = trial["mean"]
+        judged = [trial, *([trial["earlier"]] if earlier is not None else [])]
         rows.append(
             [
                 ("→ " if trial is result["best"] else "  ")
                 + ", ".join(f"{key}={value}" for key, value in trial["settings"].items()),
-                "diverged" if mean is None else plus_minus(trial["metric"], mean, trial["ci95"]),
+                *(
+                    plus_minus(trial["metric"], each["mean"], each["ci95"])
+                    if trial["mean"] is not None
+                    else "diverged"
+                    for each in judged
+                ),
             ]
         )
-    table(f"{result['algorithm']}: judged on {result['judged_on']}", ["settings", "held out"], rows)
+    columns = ["settings", "held out", *(["prior task"] if earlier is not None else [])]
+    table(f"{result['algorithm']}: judged on {result['judged_on']}", columns, rows)
+    own = f"algorithms.{result['algorithm']}."
     best = " ".join(
-        f"--set algorithms.{result['algorithm']}.{key}={value}"
+        f"--set {'' if key.startswith('prior.') else own}{key}={value}"
         for key, value in result["best"]["settings"].items()
     )
     say(f"best: {best}")
@@ -93,6 +107,32 @@ def run(values: Values) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "tuning.json", result)
         say(f"kept in {folder}")
+        _draw(result, folder)
+
+
+def _earlier(full: Table) -> Federation | None:
+    """The federation of the prior's run, or None where it cannot be opened again."""
+    path = subtable(full, "prior").get("model")
+    if path is None:
+        raise SettingError("there is no prior model to tune the pull of", "name one with --prior")
+    try:
+        return own_federation(RunFolder.open(Path(path)))
+    except FedmetaError as error:
+        say(f"the prior task is not judged: {error}")
+        return None
+
+
+def _draw(result: dict[str, Any], folder: Path) -> None:
+    """The picture of a sweep over λ alone, where there is what draws it."""
+    if {key for trial in result["trials"] for key in trial["settings"]} != {"prior.strength"}:
+        return
+    from fedmeta.prior.drawing import draw_sweep
+
+    try:
+        draw_sweep(result, folder / "strength.svg")
+        say(f"picture  {folder / 'strength.svg'}")
+    except MissingExtraError as error:
+        say(f"picture  not drawn: {error}")
 
 
 def _assignment(flag: str, text: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ All but `OutputKL` take a θ_p that has only some of the model's tensors, a back
 the others are then free.
 """
 
-from fedmeta.regularizers.base import Proximal, Regularizer, with_proximal
+from fedmeta.regularizers.base import Proximal, Regularizer, described, with_proximal
 from fedmeta.regularizers.bregman import Bregman, ConvexityWarning
 from fedmeta.regularizers.importance import (
     Path,
@@ -40,6 +40,7 @@ __all__ = [
     "Regularizer",
     "SquaredEuclidean",
     "SquaredMahalanobis",
+    "described",
     "fisher",
     "fisher_contribution",
     "path_importance",

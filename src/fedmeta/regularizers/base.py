@@ -24,6 +24,11 @@ class Regularizer(Protocol):
         """λ ≥ 0."""
         ...
 
+    @property
+    def prior(self) -> Tree:
+        """θ_p, or some of its tensors."""
+        ...
+
     def value(self, theta: Tree) -> Tensor:
         """λ D(θ, θ_p)."""
         ...
@@ -133,6 +138,24 @@ def require_finite(prior: Tree) -> None:
     """Refuse a prior model with NaN or infinite entries."""
     if not tree.is_finite(prior):
         raise ModelError("the prior model has NaN or infinite entries", "use another prior")
+
+
+def described(prior: Regularizer, theta: Tree) -> dict[str, Any]:
+    """What a run's settings say of its prior; refuses one that does not fit θ.
+
+    Example:
+        >>> from fedmeta.regularizers import SquaredEuclidean
+        >>> theta = {"body": torch.ones(1), "head": torch.ones(1)}
+        >>> described(SquaredEuclidean(0.5, {"body": torch.ones(1)}), theta)
+        {'kind': 'SquaredEuclidean', 'strength': 0.5, 'tied': ['body'], 'free': ['head']}
+    """
+    names = prior.fitted(theta).prior
+    return {
+        "kind": type(prior).__name__,
+        "strength": prior.strength,
+        "tied": [name for name in theta if name in names],
+        "free": [name for name in theta if name not in names],
+    }
 
 
 def slope(value: Callable[[Tree], Tensor], theta: Tree) -> Tree:

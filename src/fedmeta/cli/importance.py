@@ -1,0 +1,81 @@
+"""`fedmeta importance`: how much each parameter of a run matters, stored for later tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import say, table
+from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation
+from fedmeta.data import Federation
+from fedmeta.meta_model import MetaModel
+from fedmeta.prior.importance import store_importance
+from fedmeta.run_folder import RunFolder
+from fedmeta.storage import read_tensors
+
+PARAMETERS = (
+    Parameter("run", str, "Run folder.", argument=True, required=True, metavar="RUN"),
+    Parameter(
+        "kind",
+        str,
+        "fisher (asks the source nodes) or path (of a run trained with --importance path).",
+        default="fisher",
+    ),
+    Parameter(
+        "add",
+        str,
+        "Run of an earlier task whose importance counts too (as often as needed).",
+        many=True,
+        metavar="RUN",
+    ),
+    Parameter("device", str, "cpu or cuda.", default="cpu"),
+    *OWN_CODE,
+)
+
+
+def run(values: Values) -> None:
+    """Make the importance of a run, store it there and print what it says."""
+    folder = RunFolder.open(Path(values["run"]))
+    model = open_model(folder.path, values["model"], values["loss"])
+    print_importance(
+        folder.path,
+        values["kind"] or "fisher",
+        model,
+        own_federation(folder),
+        values["device"] or "cpu",
+        [Path(each) for each in values["add"] or ()],
+    )
+
+
+def print_importance(
+    run: Path,
+    kind: str,
+    model: MetaModel,
+    federation: Federation,
+    device: str = "cpu",
+    earlier: Sequence[Path] = (),
+) -> None:
+    """Make the importance of a run, store it there and print what it says, see `run`."""
+    file = store_importance(run, kind, model, federation, device, earlier)
+    stored, _ = read_tensors(file, "importance")
+    rows = [
+        [name, *(f"{float(value):.3g}" for value in (leaf.mean(), leaf.max()))]
+        for name, leaf in ((name, stored[name]) for name in model.theta)
+    ]
+    table(f"importance ({kind}) of the parameters, by tensor", ["tensor", "mean", "largest"], rows)
+    say(f"written to {file}")
+
+
+COMMAND = Command(
+    "importance",
+    "Estimate how much each parameter of a run matters, and store it with the run.",
+    PARAMETERS,
+    run,
+    example="fedmeta importance runs/mine",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

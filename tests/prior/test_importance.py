@@ -1,0 +1,130 @@
+"""Importance: what nodes send, what training keeps, what is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedmeta import tree
+from fedmeta.data import load, unpacked
+from fedmeta.errors import DataError, RunFolderError, SettingError
+from fedmeta.meta_model import MetaModel, load_theta
+from fedmeta.prior import federated_fisher, read_importance, write_importance
+from fedmeta.prior.importance import add_up, importance_file, store_importance
+from fedmeta.prior.path import PathKeeping
+from fedmeta.settings import build_settings
+from fedmeta.storage import read_tensors
+from prior.conftest import task_table, trained
+
+
+def test_fisher_at_the_adapted_models(tasks: Path) -> None:
+    """Against a loop over samples with plain autograd."""
+    model = MetaModel.load("early")
+    federation = load(build_settings(task_table("early")).data, 0)
+    total, count = tree.zeros_like(model.theta), 0
+    for node in federation.sources:
+        raw = federation.inputs[node.support], federation.labels[node.support]
+        phi = model.adapt(raw[0], [model.task.class_names[i] for i in raw[1]]).theta
+        query = unpacked(federation, node, model.scaling).query
+        for i in range(len(query.labels)):
+            leaves = {name: leaf.clone().requires_grad_() for name, leaf in phi.items()}
+            outputs = model.network(leaves, query.inputs[i : i + 1])
+            model.loss(outputs, query.labels[i : i + 1]).sum().backward()  # type: ignore[no-untyped-call]
+            for name, leaf in leaves.items():
+                assert leaf.grad is not None
+                total[name] = total[name] + leaf.grad.square()
+            count += 1
+    found = federated_fisher(model, federation)
+    for name, leaf in found.items():
+        assert torch.allclose(leaf, total[name] / count, rtol=1e-4, atol=1e-9)
+
+
+def test_fisher_on_other_data(tasks: Path) -> None:
+    data = load(build_settings({"data": {"name": "sinusoid", "nodes": 5}}).data, 0)
+    with pytest.raises(DataError, match="other classes or shapes"):
+        federated_fisher(MetaModel.load("early"), data)
+
+
+@pytest.mark.parametrize("penalty", ["auto", 1.0])
+def test_keeping_the_path_changes_nothing(tasks: Path, penalty: float | str) -> None:
+    rest: dict[str, Any] = {"algorithms": {"admm-fedmeta": {"penalty": penalty}}}
+    plain, keeping = trained(**rest), trained(**rest, importance="path")
+    for name, leaf in plain.meta_model.theta.items():
+        assert torch.equal(leaf, keeping.meta_model.theta[name])
+
+
+def test_the_path_adds_up_to_the_fall_of_the_loss(tasks: Path, tmp_path: Path) -> None:
+    """With short steps Σω is the loss at the start less that at the end."""
+    keeping = trained(
+        str(tmp_path / "run"),
+        importance="path",
+        training={"rounds": 60},
+        algorithms={"admm-fedmeta": {"penalty": 20.0, "resplit": False}},
+    )
+    tensors, _ = read_tensors(
+        tmp_path / "run/checkpoints/round-000060/state.safetensors", "checkpoint"
+    )
+    work = sum(float(v.sum()) for k, v in tensors.items() if k.startswith("memory/path-work/"))
+    losses = [record["meta_loss"] for record in keeping.history]
+    assert losses[0] - losses[-1] > 0.05
+    assert work == pytest.approx(losses[0] - losses[-1], rel=0.1)
+
+
+def test_a_resumed_run_keeps_the_same_path(tasks: Path, tmp_path: Path) -> None:
+    whole = trained(str(tmp_path / "whole"), importance="path")
+    from fedmeta.from_settings import train_settings
+
+    trained(str(tmp_path / "parts"), importance="path", training={"rounds": 2})
+    settings = build_settings(task_table("later", importance="path"))
+    federation = load(settings.data, 0)
+    train_settings(settings, federation, folder=tmp_path / "parts", resume=True)
+    for name in ("whole", "parts"):
+        store_importance(tmp_path / name, "path", whole.meta_model, federation)
+    first, second = (
+        importance_file(tmp_path / name, "path").read_bytes() for name in ("whole", "parts")
+    )
+    assert first == second
+
+
+def test_what_has_no_path() -> None:
+    with pytest.raises(SettingError, match="stale"):
+        PathKeeping(penalty=1.0, rule="stale")
+    with pytest.raises(SettingError, match="keeps no path"):
+        build_settings({"algorithm": "fedavg", "importance": "path"})
+    with pytest.raises(SettingError, match="importance is 'fischer'"):
+        build_settings({"importance": "fischer"})
+
+
+def test_earlier_tasks_count_too(tasks: Path, tmp_path: Path) -> None:
+    later = trained(str(tmp_path / "later"), init="early")
+    data = load(build_settings(task_table("later")).data, 0)
+    early = load(build_settings(task_table("early")).data, 0)
+    first = store_importance(Path("early"), "fisher", MetaModel.load("early"), early)
+    both = store_importance(
+        tmp_path / "later", "fisher", later.meta_model, data, earlier=[Path("early")]
+    )
+    sums = read_importance(both, later.meta_model.theta, "fisher")
+    own = federated_fisher(later.meta_model, data)
+    old = read_importance(first, load_theta("early"), "fisher")
+    for name, leaf in sums.items():
+        assert torch.allclose(leaf, own[name] + old[name])
+    with pytest.raises(RunFolderError, match="tensor 'a' differs"):
+        add_up([{"a": torch.ones(1)}, {"b": torch.ones(1)}])
+
+
+def test_files(tmp_path: Path) -> None:
+    theta = {"a": torch.tensor([1.0, 2.0]), "b": torch.ones(1)}
+    file = tmp_path / "importance.safetensors"
+    write_importance(file, tree.scale(2.0, theta), theta, {"kind": "path"})
+    found = read_importance(file, theta, "path")
+    assert torch.equal(found["a"], torch.tensor([2.0, 4.0]))
+    assert list(read_importance(file, {"b": theta["b"]}, "path")) == ["b"]
+    with pytest.raises(RunFolderError, match="tensor 'c' is absent"):
+        read_importance(file, {"c": torch.ones(1)}, "path")
+    save_file(theta, tmp_path / "plain.safetensors")
+    with pytest.raises(RunFolderError, match="no importance"):
+        read_importance(tmp_path / "plain.safetensors", theta, "path")
