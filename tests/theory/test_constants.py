@@ -11,7 +11,7 @@ from fedmeta.data.packing import NodeData, Samples
 from fedmeta.errors import SettingError
 from fedmeta.objective import Adaptation, Objective
 from fedmeta.sample_sets import union
-from fedmeta.theory import Constants, NodeConstants, Search, estimate, estimate_node
+from fedmeta.theory import Constants, NodeConstants, Search, estimate
 from fedmeta.theory import estimation as estimates
 from fedmeta.tree import Tree
 from problems import double, flat, mlp, unflat
@@ -30,6 +30,17 @@ from theory.cases import (
 
 FIELDS = list(NodeConstants.__dataclass_fields__)
 QUICK = Search(iterations=30, tolerance=1e-3, turns=3, samples=6)
+
+
+def for_one(samples: Samples, theta: Tree) -> tuple[Samples, Tree]:
+    """A node's samples and a point with a node axis, as the estimates want them."""
+    return Samples(*(part[None] for part in samples)), {n: leaf[None] for n, leaf in theta.items()}
+
+
+def estimated(data: NodeData) -> NodeConstants:
+    with_axis = NodeData(*(Samples(*(part[None] for part in each)) for each in data))
+    rule = Adaptation(ALPHA)
+    return estimate(SIGMOID.objective, rule, with_axis, [SIGMOID.theta], QUICK).nodes[0]
 
 
 def test_nu_as_printed_and_as_derived() -> None:
@@ -80,13 +91,14 @@ def test_power_iteration_finds_the_norm_of_the_whole_hessian() -> None:
 
     whole = torch.func.hessian(of_vector)(flat(theta))
     exact = float(torch.linalg.matrix_norm(whole, 2))
-    found = estimates.smoothness(objective, samples, [theta])
+    one, at = for_one(samples, theta)
+    found = float(estimates.smoothness(objective, one, [at]))
     assert found == pytest.approx(exact, rel=1e-4)
     assert found <= exact * (1 + 1e-12)
-    other = estimates.smoothness(objective, samples, [theta], Search(seed=5))
+    other = float(estimates.smoothness(objective, one, [at], Search(seed=5)))
     assert other != found
     assert other == pytest.approx(exact, rel=1e-4)
-    assert estimates.smoothness(objective, samples, [theta]) == found
+    assert float(estimates.smoothness(objective, one, [at])) == found
 
 
 def test_a_quadratic_loss_has_no_third_derivative() -> None:
@@ -94,7 +106,7 @@ def test_a_quadratic_loss_has_no_third_derivative() -> None:
         return (outputs[:, 0] - labels).square()
 
     objective = Objective(double(SIGMOID.module), squared)
-    samples, theta = union(node_of(SIGMOID.data, 0)), SIGMOID.theta
+    samples, theta = for_one(union(node_of(SIGMOID.data, 0)), SIGMOID.theta)
     assert estimates.hessian_lipschitz(objective, samples, [theta]) < 1e-10
 
 
@@ -106,9 +118,10 @@ def test_deviations_are_those_of_single_gradients_and_hessians() -> None:
         one = Samples(x[None], y[None], torch.ones(1, dtype=torch.float64))
         return objective.value(unflat(vector, theta), one)
 
+    at = for_one(samples, theta)
     for order, found in (
-        (torch.func.grad, estimates.gradient_deviation(objective, samples, theta)),
-        (torch.func.hessian, estimates.hessian_deviation(objective, samples, theta)),
+        (torch.func.grad, float(estimates.gradient_deviation(objective, *at))),
+        (torch.func.hessian, float(estimates.hessian_deviation(objective, *at))),
     ):
         each = torch.func.vmap(order(of_vector), (None, 0, 0))(flat(theta), *real[:2])
         off = each - each.mean(0)
@@ -160,12 +173,9 @@ def test_padding_is_no_sample() -> None:
     padded = node_of(SIGMOID.data, 2)
     bare = NodeData(*(Samples(*(leaf[part.mask > 0] for leaf in part)) for part in padded))
     assert len(bare.query.mask) < len(padded.query.mask)
+    a, b = (estimated(data) for data in (padded, bare))
     for name in FIELDS:
-        a, b = (
-            getattr(estimate_node(SIGMOID.objective, data, [SIGMOID.theta], QUICK), name)
-            for data in (padded, bare)
-        )
-        assert a == pytest.approx(b, rel=1e-10), name
+        assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-10), name
     assert SIGMOID.closed(padded) == SIGMOID.closed(bare)
     assert SOFTMAX.closed(padded) == SOFTMAX.closed(bare)
 
@@ -173,3 +183,12 @@ def test_padding_is_no_sample() -> None:
 def test_estimates_need_a_point() -> None:
     with pytest.raises(SettingError, match="no points"):
         estimate(SIGMOID.objective, Adaptation(ALPHA), SIGMOID.data, [])
+
+
+def test_nodes_in_chunks_are_the_same_nodes() -> None:
+    arguments = SIGMOID.objective, Adaptation(ALPHA), SIGMOID.data, [SIGMOID.theta]
+    search = Search(iterations=8, tolerance=1e-15, turns=2, samples=3)  # none ends early
+    whole, parts = (estimate(*arguments, replace(search, nodes=most)) for most in (None, 2))
+    for a, b in zip(whole.nodes, parts.nodes, strict=True):
+        for name in FIELDS:
+            assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-9), name

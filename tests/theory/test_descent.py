@@ -17,6 +17,7 @@ from fedmeta.theory import (
     diagnose,
     difference_errors,
     dual_residual,
+    moves,
     primal_residual,
     smallest_penalty,
     stationarity,
@@ -48,7 +49,7 @@ def test_the_lagrangian_falls_in_every_round_by_what_is_derived(
     assert min(*falls.a_e, *falls.a_p) > 0
     assert {*falls.b_e, *falls.b_p, *falls.c} == {0.0}
     for t in range(ROUNDS):
-        bound = falls.bound(shots[t], shots[t + 1])
+        bound = falls.bound(moves(shots[t], shots[t + 1]))
         assert values[t + 1] - values[t] <= bound < 0
     assert values[-1] >= 0  # never below the floor of F
 
@@ -64,7 +65,7 @@ def test_with_differences_the_other_terms_make_up_for_their_error(case: Case) ->
         deltas = tuple((s + 2.0) ** -1.5 for s in (t + 1, t + 2))
         falls = descent(constants, weights, rhos, deltas=deltas)
         assert min(*falls.b_e, *falls.b_p, *falls.c) > 0
-        assert values[t + 1] - values[t] <= falls.bound(shots[t], shots[t + 1])
+        assert values[t + 1] - values[t] <= falls.bound(moves(shots[t], shots[t + 1]))
 
 
 def test_coefficients_by_hand() -> None:

@@ -20,19 +20,24 @@ from fedmeta.theory.bounds import (
 )
 from fedmeta.theory.closed_form import softmax_regression
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.theory.estimation import Search, estimate, estimate_gaps, estimate_node
+from fedmeta.theory.estimation import Search, estimate
+from fedmeta.theory.examination import Effort, examine
+from fedmeta.theory.findings import Findings
 from fedmeta.theory.lagrangian import (
     Descent,
+    Moves,
     Snapshot,
     augmented_lagrangian,
     descent,
     dual_residual,
+    moves,
     primal_residual,
     snapshot,
 )
 from fedmeta.theory.penalties import Inequality, inequalities, smallest_penalty
 from fedmeta.theory.problem import Differences, Divergence, Problem, difference_errors
 from fedmeta.theory.rate import stationarity
+from fedmeta.theory.replay import Look, Replay, replay
 from fedmeta.theory.verdicts import (
     Diagnosis,
     Status,
@@ -49,10 +54,15 @@ __all__ = [
     "Diagnosis",
     "Differences",
     "Divergence",
+    "Effort",
+    "Findings",
     "Forgetting",
     "Inequality",
+    "Look",
+    "Moves",
     "NodeConstants",
     "Problem",
+    "Replay",
     "RoughLayer",
     "Search",
     "Sizes",
@@ -69,13 +79,14 @@ __all__ = [
     "difference_errors",
     "dual_residual",
     "estimate",
-    "estimate_gaps",
-    "estimate_node",
+    "examine",
     "forgetting",
     "inequalities",
     "judge_bound",
     "judge_penalties",
+    "moves",
     "primal_residual",
+    "replay",
     "rough_layers",
     "smallest_penalty",
     "snapshot",

@@ -1,13 +1,69 @@
-"""Constants that are known without looking along a path: softmax regression on given inputs."""
+"""Constants that are known without looking along a path: softmax regression, quadratic priors."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import torch
+from torch import nn
 
 from fedmeta.data.packing import NodeData, Samples
-from fedmeta.theory.constants import NodeConstants
+from fedmeta.losses import Loss, cross_entropy
+from fedmeta.regularizers import Regularizer, SquaredEuclidean, SquaredMahalanobis
+from fedmeta.theory.constants import Constants, NodeConstants
+from fedmeta.tree import map_leaves
+
+
+def is_softmax_regression(module: nn.Module, loss: Loss) -> bool:
+    """Whether a model is one linear layer with bias, all of it trained, with cross-entropy.
+
+    Example:
+        >>> is_softmax_regression(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), cross_entropy)
+        True
+    """
+    layers = [module] if not isinstance(module, nn.Sequential) else list(module)
+    kinds = [type(layer) for layer in layers if not isinstance(layer, nn.Flatten)]
+    named = dict(module.named_parameters())
+    trained = len(named) == 2 and all(leaf.requires_grad for leaf in named.values())
+    return kinds == [nn.Linear] and trained and loss is cross_entropy
+
+
+def of_softmax_regression(
+    data: NodeData, step_size: float, target: NodeData | None = None
+) -> Constants:
+    """The constants of all nodes, see `softmax_regression`.
+
+    Hessians are semidefinite, so that two differ by no more than the larger: ψʰ = max(μ_m, μ_i);
+    gradients differ by at most their sum, ψᵍ = β_m + β_i.
+
+    Args:
+        data: of the sources, with a node axis.
+        step_size: α.
+        target: of one target, without a node axis.
+    """
+    own = None if target is None else softmax_regression(target)
+    nodes = []
+    for position in range(len(data.support.mask)):
+        one: NodeData = map_leaves(lambda leaf, row=position: leaf[row], data)
+        found = softmax_regression(one)
+        if own is not None:
+            found = replace(
+                found,
+                gradient_gap=own.gradient + found.gradient,
+                hessian_gap=max(own.smoothness, found.smoothness),
+            )
+        nodes.append(found)
+    return Constants(tuple(nodes), step_size, closed_form=True, target=own)
+
+
+def prior_smoothness(prior: Regularizer) -> float | None:
+    """μ_r of D_h: 2 for ‖θ − θ_p‖², 2·max A for Mahalanobis, None where there is no formula."""
+    if isinstance(prior, SquaredEuclidean):
+        return 2.0
+    if isinstance(prior, SquaredMahalanobis):
+        return 2 * max(float(leaf.max()) for leaf in prior.importance.values())
+    return None
 
 
 def softmax_regression(data: NodeData) -> NodeConstants:

@@ -1,13 +1,17 @@
 """Constants estimated from data, at given points: lower bounds of the true ones, never more.
 
-Curvature is never a matrix: ‖∇²L‖ comes from power iteration with Hessian-vector products. What a
-supremum over all θ may be beyond the points looked at, no estimate can say.
+Curvature is never a matrix: ‖∇²L‖ comes from power iteration with Hessian-vector products, for
+all nodes at once. What a supremum over all θ may be beyond the points looked at, no estimate can
+say.
+
+Everything here has a node axis: samples (I, n, …), points as trees with leaves (I, …), results
+(I,).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
 
 import torch
@@ -18,12 +22,11 @@ from fedmeta.data.packing import NodeData, Samples
 from fedmeta.errors import SettingError, require_positive, require_whole
 from fedmeta.objective import Adaptation, Objective, adapt
 from fedmeta.sample_sets import union
-from fedmeta.theory.closed_form import greater
 from fedmeta.theory.constants import Constants, NodeConstants
 from fedmeta.tree import Tree, map_leaves
 
 Product = Callable[[Tree], Tree]
-"""A symmetric linear map, as a Hessian is."""
+"""A symmetric linear map for every node, as Hessians are."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Search:
         reach: distance between the points of a difference of Hessians, in parameters.
         turns: how often the direction of that difference is improved.
         samples: of a node that σʰ looks at, at most: it takes a power iteration for each.
+        nodes: that are computed at once; None: all. More need more memory and less time.
     """
 
     seed: int = 0
@@ -45,16 +49,22 @@ class Search:
     reach: float = 1e-2
     turns: int = 4
     samples: int = 16
+    nodes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("iterations", "turns", "samples"):
             require_whole(name, getattr(self, name), 1)
+        if self.nodes is not None:
+            require_whole("nodes", self.nodes, 1)
         require_positive("tolerance", self.tolerance)
         require_positive("reach", self.reach)
 
 
 USUAL = Search()
 """What estimates take where nothing else is said."""
+
+QUICK = Search(iterations=20, tolerance=1e-2, turns=2, samples=4)
+"""Within some per cent of it, in a tenth of the time."""
 
 
 def estimate(
@@ -73,171 +83,205 @@ def estimate(
         objective: model and loss; dropout is off.
         adaptation: α and how many steps lead from θ to φ.
         data: of the sources, with a node axis.
-        points: where to look: θ of some rounds, or anywhere.
+        points: where to look: θ of some rounds, or anywhere; without a node axis.
         search: seeds and efforts.
         target: of one target, without a node axis; gives the gaps ψ and its own constants.
     """
     if not points:
         raise SettingError("there are no points to estimate constants at", "give at least one θ")
-    sources = []
-    for position in range(len(data.support.mask)):
-        one = _node(data, position)
-        found = estimate_node(objective, one, _visited(objective, adaptation, one, points), search)
-        if target is not None:
-            gaps = estimate_gaps(objective, union(target), union(one), points, search)
-            found = replace(found, gradient_gap=gaps[0], hessian_gap=gaps[1])
-        sources.append(found)
-    constants = None
+    count = len(data.support.mask)
+    sources: list[NodeConstants] = []
+    for rows in torch.split(torch.arange(count), search.nodes or count):
+        some: NodeData = map_leaves(lambda leaf, rows=rows: leaf[rows.to(leaf.device)], data)
+        sources += _of_nodes(objective, adaptation, some, points, search, target)
+    own = None
     if target is not None:
-        places = _visited(objective, adaptation, target, points)
-        constants = estimate_node(objective, target, places, search)
-    return Constants(tuple(sources), adaptation.step_size, closed_form=False, target=constants)
+        single: NodeData = map_leaves(lambda leaf: leaf[None], target)
+        (own,) = _of_nodes(objective, adaptation, single, points, search, None)
+    return Constants(tuple(sources), adaptation.step_size, closed_form=False, target=own)
 
 
-def estimate_node(
-    objective: Objective, data: NodeData, points: Sequence[Tree], search: Search = USUAL
-) -> NodeConstants:
-    """μ, β, ζ (the larger of support and query set) and σᵍ, σʰ (over all samples) of one node."""
-    found = NodeConstants(0.0, 0.0, 0.0)
-    for samples in data:
-        found = greater(
-            found,
-            NodeConstants(
-                smoothness=smoothness(objective, samples, points, search),
-                gradient=largest_gradient(objective, samples, points),
-                hessian=hessian_lipschitz(objective, samples, points, search),
-            ),
-        )
-    everything = union(data)
-    sigma_g = max(gradient_deviation(objective, everything, point) for point in points)
-    sigma_h = max(hessian_deviation(objective, everything, point, search) for point in points)
-    return replace(found, gradient_deviation=sigma_g, hessian_deviation=sigma_h)
+def _of_nodes(
+    objective: Objective,
+    adaptation: Adaptation,
+    data: NodeData,
+    points: Sequence[Tree],
+    search: Search,
+    target: NodeData | None,
+) -> list[NodeConstants]:
+    """The constants of some nodes; with a target, the gaps ψ to it as well."""
+    count = len(data.support.mask)
+    plain = [_on_every_node(point, count) for point in points]
+    adapted = torch.func.vmap(lambda p, d: adapt(objective, adaptation, p, d.support))
+    places, everything = [*plain, *(adapted(point, data) for point in plain)], union_of(data)
+    found = {
+        "smoothness": _largest(smoothness(objective, s, places, search) for s in data),
+        "gradient": _largest(largest_gradient(objective, s, places) for s in data),
+        "hessian": _largest(hessian_lipschitz(objective, s, places, search) for s in data),
+        "gradient_deviation": _largest(
+            gradient_deviation(objective, everything, place) for place in places
+        ),
+        "hessian_deviation": _largest(
+            hessian_deviation(objective, everything, place, search) for place in places
+        ),
+    }
+    if target is not None:
+        whole = union(target)
+        theirs = Samples(*(part.expand(count, *part.shape) for part in whole))
+        gaps = gaps_to(objective, theirs, everything, plain, search)
+        found["gradient_gap"], found["hessian_gap"] = gaps
+    names = [each.name for each in fields(NodeConstants) if each.name in found]
+    table = torch.stack([found[name].double() for name in names], 1).tolist()
+    return [NodeConstants(**dict(zip(names, row, strict=True))) for row in table]
 
 
 def smoothness(
     objective: Objective, samples: Samples, points: Sequence[Tree], search: Search = USUAL
-) -> float:
+) -> Tensor:
     """μ as the largest ‖∇²L(θ)‖ over the points, by power iteration."""
     key = randomness.key(search.seed)
-    return max(
+    return _largest(
         spectral_norm(hessian(objective, samples, point), point, key, search)[0] for point in points
     )
 
 
-def largest_gradient(objective: Objective, samples: Samples, points: Sequence[Tree]) -> float:
+def largest_gradient(objective: Objective, samples: Samples, points: Sequence[Tree]) -> Tensor:
     """β as the largest ‖∇L(θ)‖ over the points."""
-    return max(_norm(objective.gradient(point, samples)[0]) for point in points)
+    return _largest(_norms(_gradients(objective, samples)(point)) for point in points)
 
 
 def hessian_lipschitz(
     objective: Objective, samples: Samples, points: Sequence[Tree], search: Search = USUAL
-) -> float:
+) -> Tensor:
     """ζ as the largest ‖∇²L(a) − ∇²L(b)‖ / ‖a − b‖ found.
 
     Pairs are the points one after the other, and every point with one close by. The way there is
     turned towards the vector that the difference stretches most: a symmetric form of degree three
     attains its norm where all its arguments agree (Banach, 1938).
     """
-    key, largest = randomness.key(search.seed), 0.0
+    key, found = randomness.key(search.seed), []
     for before, after in pairwise(points):
-        distance = _norm(tree.subtract(after, before))
-        if distance > 0:
-            change = _difference(
-                hessian(objective, samples, after), hessian(objective, samples, before)
-            )
-            largest = max(largest, spectral_norm(change, before, key, search)[0] / distance)
+        distance = _norms(tree.subtract(after, before))
+        change = _difference(
+            hessian(objective, samples, after), hessian(objective, samples, before)
+        )
+        norm = spectral_norm(change, before, key, search)[0]
+        found.append(torch.where(distance > 0, norm / distance, 0.0))
     for point in points:
         here, way = hessian(objective, samples, point), _direction(randomness.fold(key, 1), point)
         for _ in range(search.turns):
             there = tree.combine(1.0, point, search.reach, way)
             change = _difference(hessian(objective, samples, there), here)
             norm, way = spectral_norm(change, point, key, search)
-            largest = max(largest, norm / search.reach)
-    return largest
+            found.append(norm / search.reach)
+    return _largest(found)
 
 
-def gradient_deviation(objective: Objective, samples: Samples, point: Tree) -> float:
+def gradient_deviation(objective: Objective, samples: Samples, point: Tree) -> Tensor:
     """σᵍ = (mean‖∇ℓ_j − ∇L‖²)^½ over the samples of a node, at a point."""
-    mean = objective.gradient(point, samples)[0]
-    squares = [
-        tree.squared_norm(tree.subtract(objective.gradient(point, one)[0], mean))
-        for one in _singles(samples)
-    ]
-    return float(torch.stack(squares).mean().sqrt())
+    mean = _gradients(objective, samples)(point)
+    total = torch.zeros_like(samples.mask[:, 0])
+    for place in range(samples.mask.shape[1]):
+        one = _single(samples, place)
+        off = _norms(tree.subtract(_gradients(objective, one)(point), mean))
+        total = total + samples.mask[:, place] * off.square()
+    return (total / samples.mask.sum(1)).sqrt()
 
 
 def hessian_deviation(
     objective: Objective, samples: Samples, point: Tree, search: Search = USUAL
-) -> float:
-    """σʰ = (mean‖∇²ℓ_j − ∇²L‖²)^½ in the spectral norm, which is at most the Frobenius norm."""
-    kept = Samples(*(part[samples.mask > 0][: search.samples] for part in samples))
+) -> Tensor:
+    """σʰ = (mean‖∇²ℓ_j − ∇²L‖²)^½ in the spectral norm, which is at most the Frobenius norm.
+
+    Of a node's samples the first few are looked at; they are those of `union_of`, without padding
+    among them.
+    """
+    kept = Samples(*(part[:, : search.samples] for part in samples))  # padding is at the end
     mean, key = hessian(objective, kept, point), randomness.key(search.seed)
-    norms = [
-        spectral_norm(_difference(hessian(objective, one, point), mean), point, key, search)[0]
-        for one in _singles(kept)
-    ]
-    return float(torch.tensor(norms, dtype=torch.float64).square().mean().sqrt())
+    total = torch.zeros_like(kept.mask[:, 0])
+    for place in range(kept.mask.shape[1]):
+        off = _difference(hessian(objective, _single(kept, place), point), mean)
+        norm = spectral_norm(off, point, key, search)[0]
+        total = total + kept.mask[:, place] * norm.square()
+    return (total / kept.mask.sum(1)).sqrt()
 
 
-def estimate_gaps(
+def gaps_to(
     objective: Objective,
     target: Samples,
-    source: Samples,
+    sources: Samples,
     points: Sequence[Tree],
     search: Search = USUAL,
-) -> tuple[float, float]:
+) -> tuple[Tensor, Tensor]:
     """ψᵍ and ψʰ: the largest ‖∇L_m − ∇L_i‖ and ‖∇²L_m − ∇²L_i‖ over the points.
 
     The means over the nodes' samples stand for the expected losses that the theory compares.
+
+    Args:
+        objective: model and loss.
+        target: the target's samples, once for every source.
+        sources: theirs.
+        points: where.
+        search: seeds and efforts.
     """
     gradients, hessians, key = [], [], randomness.key(search.seed)
     for point in points:
-        theirs, ours = (objective.gradient(point, each)[0] for each in (target, source))
-        gradients.append(_norm(tree.subtract(theirs, ours)))
-        change = _difference(hessian(objective, target, point), hessian(objective, source, point))
+        theirs, ours = (_gradients(objective, each)(point) for each in (target, sources))
+        gradients.append(_norms(tree.subtract(theirs, ours)))
+        change = _difference(hessian(objective, target, point), hessian(objective, sources, point))
         hessians.append(spectral_norm(change, point, key, search)[0])
-    return max(gradients), max(hessians)
+    return _largest(gradients), _largest(hessians)
 
 
 def hessian(objective: Objective, samples: Samples, point: Tree) -> Product:
-    """The map v ↦ ∇²L(θ, D) v."""
-    # The Hessian is symmetric: the pull-back of the gradient map is the product.
-    _, pull_back, *_ = torch.func.vjp(lambda p: objective.gradient(p, samples)[0], point)
+    """The map v ↦ ∇²L(θ, D) v of every node."""
+    # A Hessian is symmetric: the pull-back of the gradient map is the product. No node's gradient
+    # depends on another's point, so that the pull-back of all is that of each.
+    _, pull_back, *_ = torch.func.vjp(_gradients(objective, samples), point)
     return lambda vector: pull_back(vector)[0]
 
 
 def spectral_norm(
     product: Product, like: Tree, key: Tensor, search: Search = USUAL
-) -> tuple[float, Tree]:
-    """‖A‖ of a symmetric map by power iteration, and the unit vector it ended at.
+) -> tuple[Tensor, Tree]:
+    """‖A‖ of symmetric maps by power iteration, and the unit vectors it ended at.
 
     ‖Av‖ for unit v grows from step to step and never exceeds ‖A‖, also where eigenvalues of both
     signs compete.
 
     Example:
-        >>> start = {"a": torch.zeros(2)}
+        >>> start = {"a": torch.zeros(1, 2)}
         >>> stretch = lambda v: {"a": torch.tensor([3.0, -5.0]) * v["a"]}
-        >>> round(spectral_norm(stretch, start, randomness.key(0))[0], 4)
-        5.0
+        >>> spectral_norm(stretch, start, randomness.key(0))[0]
+        tensor([5.0000])
     """
-    vector, largest = _direction(key, like), 0.0
+    vector = _direction(key, like)
+    largest = torch.zeros_like(_norms(vector))
     for _ in range(search.iterations):
         image = product(vector)
-        norm = _norm(image)
-        if not 0 < norm < float("inf"):
-            return norm, vector
-        vector = tree.scale(1 / norm, image)
-        grown, largest = norm > largest * (1 + search.tolerance), max(norm, largest)
-        if not grown:
+        norm = _norms(image)
+        usable = norm.isfinite() & (norm > 0)
+        vector = {
+            name: torch.where(_aligned(usable, leaf), leaf / _aligned(norm, leaf), vector[name])
+            for name, leaf in image.items()
+        }
+        grown = norm > largest * (1 + search.tolerance)
+        largest = torch.maximum(norm, largest)
+        if not bool((grown & usable).any()):
             break
     return largest, vector
 
 
-def _visited(
-    objective: Objective, adaptation: Adaptation, data: NodeData, points: Sequence[Tree]
-) -> list[Tree]:
-    """The points and where the node adapts to from them."""
-    return [*points, *(adapt(objective, adaptation, p, data.support) for p in points)]
+def union_of(data: NodeData) -> Samples:
+    """All samples of every node."""
+    together: Samples = torch.func.vmap(union)(data)
+    return together
+
+
+def _gradients(objective: Objective, samples: Samples) -> Callable[[Tree], Tree]:
+    """θ_i ↦ ∇L_i(θ_i) of every node."""
+    mapped = torch.func.vmap(lambda point, some: objective.gradient(point, some)[0])
+    return lambda points: mapped(points, samples)
 
 
 def _difference(a: Product, b: Product) -> Product:
@@ -245,24 +289,33 @@ def _difference(a: Product, b: Product) -> Product:
 
 
 def _direction(key: Tensor, like: Tree) -> Tree:
-    """A random unit vector."""
+    """A random unit vector, the same for every node."""
     drawn = {}
     for place, (name, leaf) in enumerate(like.items()):
-        draw = randomness.truncated_normal(randomness.fold(key, place), leaf.numel())
-        drawn[name] = draw.reshape(leaf.shape).to(leaf)
-    return tree.scale(1 / _norm(drawn), drawn)
+        draw = randomness.truncated_normal(randomness.fold(key, place), leaf[0].numel())
+        drawn[name] = draw.reshape(1, *leaf.shape[1:]).to(leaf).expand_as(leaf)
+    return {name: leaf / _aligned(_norms(drawn), leaf) for name, leaf in drawn.items()}
 
 
-def _singles(samples: Samples) -> list[Samples]:
-    """Every real sample as a set of its own."""
-    rows = torch.nonzero(samples.mask > 0).flatten().tolist()
-    return [Samples(*(part[row : row + 1] for part in samples)) for row in rows]
+def _single(samples: Samples, place: int) -> Samples:
+    """One sample of every node, as if it were a real one."""
+    inputs, labels, mask = (part[:, place : place + 1] for part in samples)
+    return Samples(inputs, labels, torch.ones_like(mask))
 
 
-def _node(data: NodeData, position: int) -> NodeData:
-    node: NodeData = map_leaves(lambda leaf: leaf[position], data)
-    return node
+def _on_every_node(point: Tree, count: int) -> Tree:
+    return {name: leaf.expand(count, *leaf.shape) for name, leaf in point.items()}
 
 
-def _norm(a: Tree) -> float:
-    return float(tree.squared_norm(a).sqrt())
+def _largest(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).amax(0)
+
+
+def _norms(a: Tree) -> Tensor:
+    """‖a_i‖ of every node, (I,)."""
+    return torch.stack([leaf.flatten(1).square().sum(1) for leaf in a.values()]).sum(0).sqrt()
+
+
+def _aligned(numbers: Tensor, leaf: Tensor) -> Tensor:
+    """One number per node, in the shape that multiplies a leaf with a node axis."""
+    return numbers.reshape(-1, *[1] * (leaf.ndim - 1))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,6 +84,25 @@ def dual_residual(problem: Problem, at: Snapshot, penalties: Tensor) -> float:
     return float(tree.squared_norm(total).sqrt())
 
 
+class Moves(NamedTuple):
+    """How far everyone went from one round to the next.
+
+    Args:
+        nodes: ‖Δθ_i‖² of every source.
+        platform: ‖Δθ‖².
+    """
+
+    nodes: tuple[float, ...]
+    platform: float
+
+
+def moves(before: Snapshot, after: Snapshot) -> Moves:
+    """The moves between two rounds."""
+    nodes = _squares(tree.subtract(after.local, before.local)).tolist()
+    step = tree.squared_norm(tree.subtract(after.theta, before.theta))
+    return Moves(tuple(nodes), float(step))
+
+
 @dataclass(frozen=True)
 class Descent:
     """The coefficients of the descent of 𝓛 in one round, one entry per source.
@@ -96,17 +116,14 @@ class Descent:
     b_p: tuple[float, ...]
     c: tuple[float, ...]
 
-    def bound(self, before: Snapshot, after: Snapshot) -> float:
+    def bound(self, moved: Moves) -> float:
         """The right side, the largest change of 𝓛 from one round to the next: negative is a fall.
 
         Args:
-            before: round t.
-            after: round t + 1.
+            moved: between round t and round t + 1.
         """
-        moved = _squares(tree.subtract(after.local, before.local)).tolist()
-        step = float(tree.squared_norm(tree.subtract(after.theta, before.theta)))
-        total = 0.0
-        for i, square in enumerate(moved):
+        step, total = moved.platform, 0.0
+        for i, square in enumerate(moved.nodes):
             total += self.a_e[i] * square - times(self.b_e[i], square**0.5)
             total += self.a_p[i] * step - times(self.b_p[i], step**0.5) - self.c[i]
         return -total

@@ -36,6 +36,7 @@ class Problem:
         data: of the sources, with a node axis.
         weights: w_i, (I,).
         prior: λD_h, or None.
+        chunk: nodes that are computed at once; None: all.
     """
 
     objective: Objective
@@ -43,6 +44,7 @@ class Problem:
     data: NodeData
     weights: Tensor
     prior: Divergence | None = None
+    chunk: int | None = None
 
     def node_value(self, theta: Tree, data: NodeData) -> Tensor:
         """F_i(θ) = L_i(φ_i(θ), D^q) of one node."""
@@ -51,14 +53,21 @@ class Problem:
 
     def node_values(self, local: Tree) -> Tensor:
         """F_i(θ_i) of every source at a point of its own, (I,)."""
-        values: Tensor = torch.func.vmap(self.node_value)(local, self.data)
+        mapped = torch.func.vmap(self.node_value, chunk_size=self.chunk)
+        values: Tensor = mapped(local, self.data)
         return values
+
+    def value(self, theta: Tree) -> float:
+        """F(θ)."""
+        mapped = torch.func.vmap(self.node_value, (None, 0), chunk_size=self.chunk)
+        total = (self.weights * mapped(theta, self.data)).sum()
+        return float(total if self.prior is None else total + self.prior.value(theta))
 
     def node_gradients(self, theta: Tree) -> Tree:
         """∇F_i(θ) of every source, with a node axis; exact curvature."""
-        gradients: Tree = torch.func.vmap(torch.func.grad(self.node_value), (None, 0))(
-            theta, self.data
-        )
+        slope = torch.func.grad(self.node_value)
+        mapped = torch.func.vmap(slope, (None, 0), chunk_size=self.chunk)
+        gradients: Tree = mapped(theta, self.data)
         return gradients
 
     def gradient(self, theta: Tree) -> Tree:
@@ -112,5 +121,5 @@ def difference_errors(problem: Problem, theta: Tree, delta: float) -> Difference
         off = tree.subtract(product, pull_back(r)[0])
         return tree.squared_norm(off).sqrt(), tree.squared_norm(r).sqrt()
 
-    error, length = torch.func.vmap(one)(problem.data)
+    error, length = torch.func.vmap(one, chunk_size=problem.chunk)(problem.data)
     return Differences(tuple(error.tolist()), tuple(length.tolist()))

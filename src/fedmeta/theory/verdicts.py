@@ -122,6 +122,7 @@ def diagnose(
     strength: float = 0.0,
     mu_r: float = 2.0,
     module: nn.Module | None = None,
+    further: Sequence[str] = (),
 ) -> Diagnosis:
     """Hold a run against the theorem's assumptions.
 
@@ -130,6 +131,7 @@ def diagnose(
         constants: in closed form or estimated.
         weights, penalties, strength, mu_r: see `penalties.inequalities`.
         module: the model, for its layers; None looks at none.
+        further: departures that the algorithm does not know of, such as lost uploads.
     """
     arguments = constants, weights, penalties, strength, mu_r
     found = [*inequalities(*arguments, printed=False), *inequalities(*arguments, printed=True)]
@@ -137,5 +139,5 @@ def diagnose(
         judge_penalties(found, constants),
         summability(algorithm.meta_gradient),
         () if module is None else rough_layers(module),
-        departures(algorithm),
+        (*departures(algorithm), *further),
     )

@@ -1,0 +1,167 @@
+"""`fedmeta diagnose`: a run held against the convergence theory of ADMM-FedMeta."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import progress_bars, say, table
+from fedmeta.cli.reopening import OWN_CODE, own_federation, stored_part, stored_table
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import MissingExtraError, SettingError
+from fedmeta.from_settings import arguments, with_strength
+from fedmeta.job import Job, prepare
+from fedmeta.plain import from_plain
+from fedmeta.report import format as fmt
+from fedmeta.report.diagnosis_page import against, constant_rows, headline, write_diagnosis
+from fedmeta.resuming import check_same_run, stored_run
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import Table, build_settings
+from fedmeta.storage import write_json
+from fedmeta.theory import Effort, Findings, examine
+from fedmeta.training import identify
+
+_ROWS = 8  # rounds in the printed table; all are in the file
+
+PARAMETERS = (
+    Parameter("run", str, "Folder of a run of admm-fedmeta.", argument=True, required=True),
+    Parameter("every", int, "Look at every so manieth round.", default="1; in long runs 200 looks"),
+    Parameter(
+        "points",
+        int,
+        "Models on the way to estimate constants at, beside the last.",
+        default="1",
+    ),
+    Parameter("nodes", int, "Sources to find constants of, at most.", default="50"),
+    Parameter("target", str, "Target to judge adaptation at.", default="the worst"),
+    Parameter("seed", int, "Of the searches for constants.", short="s", default="0"),
+    Parameter("device", str, "cpu or cuda.", default="as in training"),
+    Parameter("memory", float, "Memory budget in GiB.", default="as in training"),
+    *OWN_CODE,
+)
+
+
+def run(values: Values) -> None:
+    """Replay the run, print what theory says of it, and write diagnosis.json and diagnosis.html."""
+    folder = RunFolder.open(Path(values["run"]))
+    effort = _effort(values)
+    job = _reopened(folder, values)
+    history = folder.history()
+    with progress_bars() as bars:
+        bar = bars("replay")
+        bar.on_start(1, len(history))
+        findings = examine(job, history, effort, bar.on_round)
+    found = findings.plain()
+    title = f"{job.algorithm.name} on {job.federation.name}"
+    _print(findings, found, title)
+    write_json(folder.path / "diagnosis.json", found)
+    say(f"numbers  {folder.path / 'diagnosis.json'}")
+    page = folder.path / "diagnosis.html"
+    try:
+        write_diagnosis(page, found, title)
+        say(f"page     {page}")
+    except MissingExtraError as error:
+        say(f"page     not written: {error}")
+
+
+def _effort(values: Values) -> Effort:
+    plain = Effort()
+    given = {name: values[name] for name in ("every", "points", "nodes", "target")}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return replace(plain, search=replace(plain.search, seed=values["seed"] or 0), **chosen)
+
+
+def _reopened(folder: RunFolder, values: Values) -> Job:
+    """The job of a run as it was started: same data, settings, layout and initial weights."""
+    given: Table = {}
+    if values["model"]:
+        given["model"] = {"name": values["model"]}
+    if values["loss"]:
+        given["loss"] = values["loss"]
+    stored = stored_run(folder)
+    settings = build_settings(stored_table(folder, given))
+    if settings.algorithm.name != "admm-fedmeta":  # before data are read: it may take long
+        raise SettingError(
+            f"run {folder.path} is one of {settings.algorithm.name}, and the theory is about "
+            "admm-fedmeta",
+            "diagnose a run of admm-fedmeta",
+        )
+    federation = own_federation(folder)
+    machinery: dict[str, Any] = stored_part(folder, "execution")
+    for name in ("device", "memory"):
+        if values[name] is not None:
+            machinery[name] = values[name]
+    execution = from_plain(Execution, machinery, "execution")
+    settings = with_strength(replace(settings, execution=execution), federation)
+    job = prepare(
+        federation,
+        settings.model,
+        settings.algorithm,
+        settings.training,
+        **arguments(settings, federation),
+    )
+    identity = identify(job, None, stored)
+    # Where it is computed now may differ: what that changes, the replay tells.
+    laid_out = {"execution": stored["settings"]["execution"]}
+    check_same_run(folder, stored, {**identity, "settings": {**identity["settings"], **laid_out}})
+    return job
+
+
+def _print(findings: Findings, found: dict[str, Any], title: str) -> None:
+    say(f"{title}: {headline(found)}")
+    for note in found["notes"]:
+        say(f"  {note}")
+    along = found["along"]
+    stride = max(1, -(-len(along) // _ROWS))
+    shown = [*along[:-1:stride], along[-1]]
+    names = {"F(θ)": "objective", "‖∇F(θ)‖": "gradient_norm", "𝓛": "lagrangian"}
+    names |= {"primal": "primal", "dual": "dual"}
+    rows = [[str(r["round"]), *(fmt.number(r[key], 4) for key in names.values())] for r in shown]
+    table("Along the run, exact", ["round", *names], rows)
+    rose, looked = findings.rises()
+    if looked:
+        say(f"𝓛 rose in {rose} of {looked} rounds")
+    if found["slope"] is not None:
+        say(f"log-log slope of the smallest ‖∇F‖² so far: {fmt.number(found['slope'])}")
+    kind = "in closed form" if found["closed_form"] else "estimated: lower bounds"
+    columns = ["", "median", "largest", "at", f"target {(found['target'] or {}).get('name', '–')}"]
+    table(f"Constants of {len(found['nodes'])} sources, {kind}", columns, constant_rows(found))
+    if found["bounds"]:
+        rows = [
+            [b["name"], _form(b), *(fmt.number(b[side]) for side in ("left", "right"))]
+            for b in found["bounds"]
+        ]
+        table("Bounds", ["bound", "form", "measured", "at most"], rows)
+    rows = [
+        [
+            v["name"],
+            _form(v),
+            v["status"],
+            fmt.number(v["slack"]),
+            "" if v["where"] is None else found["nodes"][v["where"]]["name"],
+        ]
+        for v in found["verdicts"]
+    ]
+    table("Verdicts", ["inequality", "form", "verdict", "slack", "tightest at"], rows)
+    for line in against(found):
+        say(f"not covered by the theorem: {line}")
+
+
+def _form(each: dict[str, Any]) -> str:
+    return "printed" if each["printed"] else "derived"
+
+
+COMMAND = Command(
+    "diagnose",
+    "Hold a run against the convergence theory: constants, penalties, bounds, verdicts.",
+    PARAMETERS,
+    run,
+    example="fedmeta diagnose runs/mine",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

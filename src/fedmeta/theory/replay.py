@@ -1,0 +1,229 @@
+"""A run once more, round by round, with a close look at what it minimises.
+
+Checkpoints hold the newest states alone, and no θ_i. But a seed fixes a run: its rounds, computed
+again in the layout they were computed in, are the same to the last bit on the same machine. So the
+run is replayed, which costs what training did; what was logged tells whether it is the same run.
+Every look is exact and in float64, whatever the run computed in, and costs about two rounds more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
+from fedmeta.algorithms.base import NodeState, PlatformState
+from fedmeta.data.federation import Node
+from fedmeta.data.packing import pack
+from fedmeta.engines.execution import machine
+from fedmeta.engines.layout import predictor
+from fedmeta.errors import ModelError, RunFolderError, SettingError
+from fedmeta.job import Job, loss_of
+from fedmeta.objective import Adaptation, Objective
+from fedmeta.run_folder import Record
+from fedmeta.theory.lagrangian import (
+    Moves,
+    Snapshot,
+    augmented_lagrangian,
+    dual_residual,
+    moves,
+    primal_residual,
+    snapshot,
+)
+from fedmeta.theory.problem import Problem
+from fedmeta.tree import Tree, map_leaves, size
+
+_COPIES = 6  # of all duals in float64 that a look holds at a time
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is seen at the start of a round, at the θ that its nodes were sent.
+
+    Args:
+        round: t.
+        objective: F(θᵗ).
+        gradient_norm: ‖∇F(θᵗ)‖, exact.
+        lagrangian: 𝓛 after the nodes' steps; None where θ_i or a fixed ρ_i do not exist.
+        primal: (Σ‖θ_i − θ‖²)^½, likewise.
+        dual: ‖∇_θ𝓛‖, likewise.
+        moved: how far everyone goes to the next round; None if that was not looked at.
+    """
+
+    round: int
+    objective: float
+    gradient_norm: float
+    lagrangian: float | None = None
+    primal: float | None = None
+    dual: float | None = None
+    moved: Moves | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A run seen again.
+
+    Args:
+        looks: in the order of rounds.
+        path: θ of some rounds in float64, the meta-model last.
+        adaptation: how the meta-model adapts, in full batches.
+        rounds: how many were computed.
+        off: the largest relative difference of a round's loss to the one that was logged.
+    """
+
+    looks: tuple[Look, ...]
+    path: tuple[Tree, ...]
+    adaptation: Adaptation
+    rounds: int
+    off: float
+
+    @property
+    def theta(self) -> Tree:
+        """The meta-model."""
+        return self.path[-1]
+
+
+def replay(
+    job: Job,
+    history: Sequence[Record],
+    every: int = 1,
+    points: int = 2,
+    tell: Callable[[Record], None] | None = None,
+) -> Replay:
+    """Compute the logged rounds of a run again.
+
+    Args:
+        job: of ADMM-FedMeta, prepared as for the run.
+        history: what was logged; as many rounds are computed.
+        every: look at every so manieth round, and at the last.
+        points: how many θ along the way to keep, besides the last.
+        tell: is given the record of every round that is done.
+    """
+    algorithm, rounds = checked(job), len(history)
+    if rounds == 0:
+        raise RunFolderError("the run has no rounds to look at", "train for at least one")
+    keep = {1 + round(place * rounds / points) for place in range(points)}
+    looks: list[Look] = []
+    path: list[Tree] = []
+    off, before = 0.0, None
+    problem = problem_of(job, job.federation.sources, algorithm.inner)
+    with machine(job.layout.execution):
+        engine = job.engine()
+        state, nodes = engine.start(job.model.theta)
+        for number in range(1, rounds + 1):
+            due = (number - 1) % every == 0 or number == rounds
+            sent, rule = _doubled(algorithm.model(state)), _whole(algorithm, state)
+            duals = _doubled(nodes.get("dual", {})) if due else {}
+            if number in keep:
+                path.append(sent)
+            state, nodes, metrics = engine.round(state, nodes, number)
+            off = max(off, _apart(metrics.get("meta_loss"), loss_of(history[number - 1])))
+            if due:
+                now = replace(problem, adaptation=rule)
+                look, taken = _looked(job, now, number, sent, duals, nodes)
+                if before is not None and taken is not None and looks[-1].round == number - 1:
+                    looks[-1] = replace(looks[-1], moved=moves(before, taken))
+                looks.append(look)
+                before = taken
+            if tell is not None:
+                tell(history[number - 1])
+        path.append(_doubled(algorithm.model(state)))
+    return Replay(tuple(looks), tuple(path), _whole(algorithm, state), rounds, off)
+
+
+def checked(job: Job) -> ADMMFedMeta:
+    """The job's algorithm, if this job can be looked at."""
+    if not isinstance(job.algorithm, ADMMFedMeta):
+        raise SettingError(
+            f"the run is one of {job.algorithm.name}, and the theorem is about admm-fedmeta",
+            "diagnose a run of admm-fedmeta",
+        )
+    if any(isinstance(layer, nn.RNNBase) for layer in job.model.inference.modules()):
+        raise ModelError(
+            "the model has recurrent layers, for which many nodes cannot be computed at once",
+            "diagnose a model without them",
+        )
+    nodes, parameters = len(job.federation.sources), size(job.model.theta)
+    needed, budget = _COPIES * 8 * nodes * parameters, job.layout.execution.budget
+    if needed > budget:
+        raise SettingError(
+            f"a look at {nodes} nodes of {parameters} parameters in float64 takes some "
+            f"{needed / 2**30:.1f} GiB, more than the budget of {budget / 2**30:.1f}",
+            "raise --memory, or diagnose a run of fewer nodes or a smaller model",
+        )
+    return job.algorithm
+
+
+def problem_of(job: Job, nodes: Sequence[Node], rule: Adaptation) -> Problem:
+    """What the run minimises over some nodes, with weights by their samples, in float64."""
+    execution = replace(
+        job.layout.execution, dtype="float64", precision="full", states="device", path="batched"
+    )
+    model = job.model.to(execution.torch_device, execution.torch_dtype)
+    data = pack(job.federation, nodes, job.scaling, torch.float64)
+    data = map_leaves(lambda leaf: leaf.to(execution.torch_device), data)
+    sizes = torch.tensor([node.size for node in nodes], dtype=torch.float64)
+    chunk = execution.chunk or 1
+    if chunk < len(nodes):  # memory is short, and numbers are twice as long as in float32
+        chunk = max(1, chunk // 2)
+    prior = checked(job).prior
+    if prior is not None:
+        prior = prior.fitted(model.theta) if prior.strength > 0 else None
+    return Problem(
+        Objective(predictor(model, execution), job.loss),
+        rule,
+        data,
+        (sizes / sizes.sum()).to(execution.torch_device),
+        prior,
+        chunk,
+    )
+
+
+def penalties_of(job: Job) -> Tensor:
+    """ρ_i of every source in float64; w_i under an automatic penalty."""
+    sources = job.federation.sources
+    sizes = torch.tensor([node.size for node in sources], dtype=torch.float64)
+    return checked(job).penalties([node.name for node in sources], sizes / sizes.sum())
+
+
+def all_counted(job: Job) -> bool:
+    """Whether every node is counted in every round."""
+    return job.participation.fraction == 1 and job.participation.lost == 0
+
+
+def _looked(
+    job: Job, problem: Problem, number: int, sent: Tree, before: Tree, nodes: NodeState
+) -> tuple[Look, Snapshot | None]:
+    look = Look(number, problem.value(sent), problem.gradient_norm(sent))
+    if not before or not all_counted(job):
+        return look, None
+    rho = penalties_of(job).to(problem.weights.device)
+    at = snapshot(sent, before, _doubled(nodes["dual"]), rho)
+    look = replace(
+        look,
+        lagrangian=augmented_lagrangian(problem, at, rho),
+        primal=primal_residual(at),
+        dual=dual_residual(problem, at, rho),
+    )
+    return look, at
+
+
+def _whole(algorithm: ADMMFedMeta, state: PlatformState) -> Adaptation:
+    """How the meta-model of a state adapts, in full batches and with float64 step sizes."""
+    rule = algorithm.adaptation(state)
+    factors = None if rule.factors is None else _doubled(dict(rule.factors))
+    return replace(rule, batch_size=None, factors=factors)
+
+
+def _doubled(a: Tree) -> Tree:
+    """A copy in float64."""
+    return {name: leaf.to(torch.float64, copy=True) for name, leaf in a.items()}
+
+
+def _apart(here: float | None, logged: float | None) -> float:
+    if here is None or logged is None:
+        return 0.0
+    return abs(here - logged) / max(abs(logged), 1e-30)
