@@ -1,7 +1,8 @@
 """Several repeats of a training, each with a partition and a start of its own, computed together.
 
 A repeat is one more axis to map over: ten repeats of forty nodes fill a GPU as four hundred nodes
-do. Every repeat ends as it would have alone, up to the order of sums.
+do. Each may also have a prior model of its own. Every repeat ends as it would have alone, up to the
+order of sums.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,114 @@ import torch
 
 from fedmeta.algorithms.base import PlatformState
 from fedmeta.data.description import describe
-from fedmeta.engines.execution import machine
+from fedmeta.data.federation import Federation
+from fedmeta.data.scaling import Scaling, fit_scaling
+from fedmeta.engines.execution import convolves, machine
 from fedmeta.engines.local import LocalEngine
+from fedmeta.engines.priors import what_differs
 from fedmeta.engines.reading import Reading
 from fedmeta.errors import DivergedError, SettingError
 from fedmeta.evaluation import Evaluation
-from fedmeta.job import Job
+from fedmeta.job import Job, prepare
+from fedmeta.plain import to_plain
 from fedmeta.run_folder import Record, RunFolder
-from fedmeta.training import Callback, Run, conclude, diverged, end, identify
-from fedmeta.tree import map_leaves
+from fedmeta.settings import Settings
+from fedmeta.training import Callback, Run, conclude, diverged, end, identify, train
+from fedmeta.tree import Tree, map_leaves
 
 Outcome = Run | DivergedError
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """One run to be trained.
+
+    Args:
+        settings: with its own seed.
+        federation: who takes part.
+        scaling: of the inputs; None: as the settings say.
+        initial: θ to start from; None: as the settings say.
+        folder: where the run is kept; None keeps it in memory.
+        origin: the settings table it was built from, kept with the run.
+    """
+
+    settings: Settings
+    federation: Federation
+    scaling: Scaling | None = None
+    initial: Tree | None = None
+    folder: Path | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def job(self, repeats: int, like: Job | None) -> Job:
+        """The job, laid out like another one that it is to be trained together with."""
+        one = self.settings
+        return prepare(
+            self.federation,
+            one.model,
+            one.algorithm,
+            one.training,
+            **self.arguments(),
+            repeats=repeats,
+            layout=like.layout if like else None,
+        )
+
+    def train(self, callbacks: Sequence[Callback] = (), *, resume: bool = False) -> Outcome:
+        """The run by itself."""
+        one = self.settings
+        try:
+            return train(
+                self.federation,
+                one.model,
+                one.algorithm,
+                one.training,
+                **self.arguments(),
+                folder=self.folder,
+                resume=resume,
+                callbacks=callbacks,
+                origin=self.origin,
+            )
+        except DivergedError as error:
+            return error
+
+    def arguments(self) -> dict[str, Any]:
+        """For `prepare` and `train`."""
+        data = self.settings.data
+        kind, over, floor = data.scaling, data.scaling_from, data.scaling_floor
+        return {
+            "loss": self.settings.loss,
+            "scaling": self.scaling or fit_scaling(self.federation, kind, over, floor),
+            "initial": self.initial,
+            "execution": self.settings.execution,
+            "participation": self.settings.participation,
+            "uplink": self.settings.uplink,
+            "about_data": to_plain(data),
+            "augmentation": self.settings.augmentation,
+        }
+
+
+def train_repeats(repeats: Sequence[Repeat], callbacks: Sequence[Callback] = ()) -> list[Outcome]:
+    """Train every repeat: all at once where possible, else one after the other."""
+    if (jobs := jobs_together(repeats)) is None:
+        return [each.train(callbacks) for each in repeats]
+    folders = [each.folder for each in repeats if each.folder is not None]
+    origins = [each.origin for each in repeats]
+    return train_together(jobs, folders=folders or None, origins=origins, callbacks=callbacks)
+
+
+def jobs_together(repeats: Sequence[Repeat]) -> list[Job] | None:
+    """All repeats as jobs to train together, or None where one after the other is the way.
+
+    Convolutions on a CPU gain nothing from it: their chunks fill its caches already.
+    """
+    if len(repeats) == 1:
+        return None
+    jobs: list[Job] = []
+    for each in repeats:
+        jobs.append(each.job(len(repeats), jobs[0] if jobs else None))
+        slow = jobs[0].layout.execution.device == "cpu" and convolves(jobs[0].model)
+        if slow or what_separates(jobs) is not None:
+            return None
+    return jobs
 
 
 def what_separates(jobs: Sequence[Job]) -> str | None:
@@ -36,6 +135,8 @@ def what_separates(jobs: Sequence[Job]) -> str | None:
         return "nodes are computed one by one"
     if first.participation.fraction < 1 or first.participation.lost > 0:
         return "not all nodes are counted in every round"
+    if not first.uplink.plain:
+        return "contributions are changed on their way"
     if first.training.patience is not None:
         return "each may stop early"
     for job in jobs[1:]:
@@ -43,6 +144,8 @@ def what_separates(jobs: Sequence[Job]) -> str | None:
             return "they run for different numbers of rounds"
         if len(job.federation.sources) != len(first.federation.sources):
             return "they have different numbers of source nodes"
+        if differs := what_differs(first.algorithm, job.algorithm):
+            return f"their algorithms differ in {differs}"
         mine, theirs = job.model.constants, first.model.constants
         if not all(torch.equal(mine[name], theirs[name]) for name in theirs):
             return "their models have different frozen parts"
@@ -56,10 +159,11 @@ def train_together(
     origins: Sequence[Mapping[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[Outcome]:
-    """Train jobs that differ in federation, seed and start alone, all of them at once.
+    """Train jobs that differ in federation, seed, start and θ_p alone, all of them at once.
 
     Args:
-        jobs: from `prepare`, the first with `repeats`, the others with its `layout`.
+        jobs: from `prepare`, the first with `repeats`, the others with its `layout`. The priors of
+            their algorithms may differ in tensors.
         folders: where the runs are kept, one per job; None keeps them in memory. Runs that were
             trained together have no checkpoints.
         origins: the settings table each run was built from.
@@ -84,7 +188,11 @@ def train_together(
     if reason := what_separates(jobs):
         raise SettingError(f"these cannot be trained together: {reason}", "train them one by one")
     first, count = jobs[0], len(jobs)
-    engine = LocalEngine(first.algorithm, [job.cohort for job in jobs], first.layout)
+    for job in jobs:  # values can be looked at only before they are mapped over
+        if (prior := getattr(job.algorithm, "prior", None)) is not None:
+            prior.checked(job.model.theta)
+    algorithms = [job.algorithm for job in jobs]
+    engine = LocalEngine(algorithms, [job.cohort for job in jobs], first.layout)
     identities = [
         identify(job, origins[i] if origins else None) | {"together": count}
         for i, job in enumerate(jobs)

@@ -9,9 +9,10 @@ import pytest
 
 from fedmeta.errors import SettingError
 from fedmeta.experiments.cell import Cell
-from fedmeta.experiments.repeats import Repeat, federation, pool, record, train_repeats
+from fedmeta.experiments.repeats import federation, pool, record
 from fedmeta.experiments.results import Results
 from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
+from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.settings import build_settings, merged
 
 pytest.importorskip("sklearn")
@@ -71,11 +72,11 @@ def test_repeats_together_are_those_one_by_one() -> None:
 
 def test_arguments_are_those_of_a_comparison() -> None:
     """What settings say must reach training here as it does there."""
-    from fedmeta.comparison import _arguments
+    from fedmeta.from_settings import arguments
 
     settings = build_settings(SETTINGS)
     drawn = federation(settings.data, 0)
-    assert set(Repeat(settings, drawn).arguments()) == set(_arguments(settings, drawn))
+    assert set(Repeat(settings, drawn).arguments()) == set(arguments(settings, drawn))
 
 
 def test_files_are_read_once() -> None:

@@ -15,5 +15,6 @@ EXPERIMENTS = (
     "dissimilarity",
     "ablation",
     "robustness",
+    "sequences",
 )
 """Their names: of the command's argument, of the declarations and of the folders of results."""

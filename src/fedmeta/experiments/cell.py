@@ -10,6 +10,7 @@ from typing import Any
 
 from fedmeta.errors import require
 from fedmeta.plain import to_plain
+from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.settings import Settings, Table, build_settings, layered, merged
 
 Key = tuple[str, ...]
@@ -57,7 +58,7 @@ class Cell:
         equal: key of the cell whose gradient evaluations it is given, by scaling its rounds.
         equal_settings: settings of that cell.
         grid: values to try, by dotted key of the algorithm; a cell with a grid is a tuning cell.
-        tasks: for continual problems: who holds which classes.
+        tasks: for continual problems: who holds which classes, or the whole sequence of tasks.
     """
 
     key: Key
@@ -67,7 +68,7 @@ class Cell:
     equal: Key | None = None
     equal_settings: Table = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    tasks: Tasks | None = None
+    tasks: Tasks | TaskSequence | None = None
 
     @property
     def path(self) -> str:

@@ -20,10 +20,10 @@ from fedmeta.errors import DivergedError
 from fedmeta.evaluation import Evaluation, evaluate_model
 from fedmeta.experiments.cell import Cell, Tasks, built
 from fedmeta.experiments.dissimilarity import dissimilarities
-from fedmeta.experiments.repeats import Repeat, means, pool, record, seeded, short, train_repeats
+from fedmeta.experiments.repeats import means, pool, record, seeded, short
 from fedmeta.plain import from_plain
 from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.repeats import Outcome
+from fedmeta.repeats import Outcome, Repeat, train_repeats
 from fedmeta.settings import Settings, Table, subtable
 from fedmeta.training import Callback, Run
 
@@ -54,7 +54,7 @@ def train_continually(
         For every seed a record of the training, and what `_judged` adds.
     """
     tasks = cell.tasks
-    assert tasks is not None
+    assert isinstance(tasks, Tasks)
     problems = [draw(pool(settings.data, s), settings.data, tasks, s) for s in cell.seeds]
     priors = _priors(cell, problems, machine, progress)
     outcomes = dict(zip(cell.seeds, priors, strict=True))
@@ -119,7 +119,7 @@ def _priors(
     cell: Cell, problems: Sequence[Problem], machine: Table, progress: Progress
 ) -> list[Outcome]:
     """θ_p of every seed: ADMM-FedMeta on the prior task. Cells that share it train it once."""
-    assert cell.tasks is not None
+    assert isinstance(cell.tasks, Tasks)
     own = dict(cell.tasks.training)
     settings = built(cell.settings, {"algorithm": ADMMFedMeta.name}, own, machine)
     name = f"{settings} {cell.tasks.prior} {cell.repeats}"

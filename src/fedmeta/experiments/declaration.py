@@ -27,6 +27,7 @@ from typing import Any
 from fedmeta.errors import SettingError, nearest
 from fedmeta.experiments import EXPERIMENTS
 from fedmeta.experiments.cell import Cell, Key, Tasks
+from fedmeta.experiments.sequences import sequence_cells
 from fedmeta.settings import Table, merged
 
 TUNING = "tuning"
@@ -117,6 +118,8 @@ def cells(name: str, *, quick: bool = False) -> list[Cell]:
         'table1/fixed-pairs/fashion-mnist/fedavg/paper'
     """
     declared = declaration(name, quick=quick)
+    if name == "sequences":
+        return sequence_cells(declared.content, declared.repeats, TUNING, quick=quick)
     made: dict[Key, Cell] = {}
     for block in declared.content["cells"]:
         for each in _expanded(declared, block):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmeta.errors import MissingExtraError
+from fedmeta.experiments import sequence_results
 from fedmeta.experiments.paper import TABLE_1
 from fedmeta.experiments.statistics import Entry
 from fedmeta.experiments.tables import UPDATES, data_sets, named
@@ -368,4 +369,5 @@ _FIGURES: dict[str, Callable[[Figure, Summary], None]] = {
     "dissimilarity": _dissimilarity,
     "ablation": _ablation,
     "robustness": _robustness,
+    "sequences": sequence_results.paint,
 }

@@ -1,67 +1,19 @@
-"""A cell's repeats: trained together where that can be, and what is kept of each."""
+"""A cell's repeats: what they are drawn from, and what is kept of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from fedmeta.data import DataSettings, Federation, Pool, Scaling, deal_out, fit_scaling, read
-from fedmeta.engines.execution import convolves
+from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
 from fedmeta.errors import DivergedError
 from fedmeta.experiments.results import thinned
-from fedmeta.job import Job, loss_of, prepare
-from fedmeta.plain import to_plain
-from fedmeta.repeats import Outcome, train_together, what_separates
+from fedmeta.job import loss_of
+from fedmeta.repeats import Outcome
 from fedmeta.run_folder import Record
 from fedmeta.settings import Settings
-from fedmeta.training import Callback, train
-from fedmeta.tree import Tree
-
-
-@dataclass(frozen=True, eq=False)
-class Repeat:
-    """One run to be trained.
-
-    Args:
-        settings: with its own seed.
-        federation: who takes part.
-        scaling: of the inputs; None: as the settings say.
-        initial: θ to start from; None: as the settings say.
-    """
-
-    settings: Settings
-    federation: Federation
-    scaling: Scaling | None = None
-    initial: Tree | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """For `prepare` and `train`."""
-        data = self.settings.data
-        kind, over, floor = data.scaling, data.scaling_from, data.scaling_floor
-        return {
-            "loss": self.settings.loss,
-            "scaling": self.scaling or fit_scaling(self.federation, kind, over, floor),
-            "initial": self.initial,
-            "execution": self.settings.execution,
-            "participation": self.settings.participation,
-            "about_data": to_plain(data),
-            "augmentation": self.settings.augmentation,
-        }
-
-    def job(self, repeats: int, like: Job | None) -> Job:
-        """The job, laid out like another one that it is to be trained together with."""
-        one = self.settings
-        return prepare(
-            self.federation,
-            one.model,
-            one.algorithm,
-            one.training,
-            **self.arguments(),
-            repeats=repeats,
-            layout=like.layout if like else None,
-        )
 
 
 def seeded(settings: Settings, seed: int) -> Settings:
@@ -85,45 +37,6 @@ def pool(data: DataSettings, seed: int) -> Pool:
 @lru_cache(maxsize=1)
 def _files(data: DataSettings) -> Pool:
     return read(data, 0)
-
-
-def train_repeats(repeats: Sequence[Repeat], callbacks: Sequence[Callback] = ()) -> list[Outcome]:
-    """Train every repeat: all at once where possible, else one after the other."""
-    if (jobs := _together(repeats)) is not None:
-        return train_together(jobs, callbacks=callbacks)
-    outcomes: list[Outcome] = []
-    for each in repeats:
-        one = each.settings
-        try:
-            run = train(
-                each.federation,
-                one.model,
-                one.algorithm,
-                one.training,
-                **each.arguments(),
-                callbacks=callbacks,
-            )
-            outcomes.append(run)
-        except DivergedError as error:
-            outcomes.append(error)
-    return outcomes
-
-
-def _together(repeats: Sequence[Repeat]) -> list[Job] | None:
-    """All repeats as jobs to train together, or None where one after the other is the way.
-
-    Convolutions on a CPU gain nothing from it. Each repeat with a prior has a θ_p of its own, but
-    those that are trained together share one algorithm.
-    """
-    if len(repeats) == 1 or getattr(repeats[0].settings.algorithm, "prior", None) is not None:
-        return None
-    jobs: list[Job] = []
-    for each in repeats:
-        jobs.append(each.job(len(repeats), jobs[0] if jobs else None))
-        slow = jobs[0].layout.execution.device == "cpu" and convolves(jobs[0].model)
-        if slow or what_separates(jobs) is not None:
-            return None
-    return jobs
 
 
 def record(seed: int, outcome: Outcome) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 
 from fedmeta.errors import FedmetaError
 from fedmeta.experiments.cell import Cell, Key, built, plain, still_holds
+from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.settings import Table
 from fedmeta.storage import read_json, write_bytes, writing
 from fedmeta.tuning import nested
@@ -69,7 +70,9 @@ class Results:
 
 def point_table(cell: Cell, point: Table | None) -> Table:
     """A point of a grid as settings of the cell's algorithm."""
-    return {"algorithms": {cell.settings["algorithm"]: nested(point)}} if point else {}
+    if not point or isinstance(cell.tasks, TaskSequence):  # which takes its λ by itself
+        return {}
+    return {"algorithms": {cell.settings["algorithm"]: nested(point)}}
 
 
 def compact(result: Mapping[str, Any]) -> str:

@@ -13,10 +13,13 @@ from fedmeta.engines.execution import Execution
 from fedmeta.errors import FedmetaError, SettingError
 from fedmeta.experiments.cell import Cell, built, plain
 from fedmeta.experiments.continual import train_continually
-from fedmeta.experiments.repeats import Repeat, federation, record, seeded, train_repeats
+from fedmeta.experiments.repeats import federation, record, seeded
 from fedmeta.experiments.results import Results, machine_words, point_table
+from fedmeta.experiments.sequences import learn
 from fedmeta.experiments.tuned import search
+from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.run_folder import versions
+from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.settings import Settings, Table
 from fedmeta.training import Callback, gradient_evaluations
 
@@ -111,8 +114,10 @@ def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) 
     settings = cell.build(point_table(cell, point), plan.machine)
     if cell.equal is not None:
         settings = _scaled(cell, settings, plan)
-    if cell.grid:
-        found: dict[str, Any] = search(cell, plan.machine, progress)
+    if isinstance(cell.tasks, TaskSequence):
+        found: dict[str, Any] = learn(cell, point, plan.machine, progress)
+    elif cell.grid:
+        found = search(cell, plan.machine, progress)
     elif cell.tasks is not None:
         found = {"repeats": train_continually(cell, settings, plan.machine, progress)}
     else:

@@ -14,6 +14,7 @@ from fedmeta.experiments import EXPERIMENTS
 from fedmeta.experiments.cell import Key
 from fedmeta.experiments.declaration import TUNING, cells, declaration
 from fedmeta.experiments.results import SUMMARY, Result, Results
+from fedmeta.experiments.sequence_results import measures
 from fedmeta.experiments.statistics import Repeats, accuracy, entry, mean_curve, paired, rounded
 from fedmeta.experiments.verdicts import ahead, goals
 from fedmeta.storage import write_json
@@ -62,8 +63,8 @@ def _nested(entries: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
 
 def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
     for key, result in found.items():
-        judged = [trial["mean"] for trial in result["trials"] if trial["mean"] is not None]
-        best = rounded(100 * max(judged)) if judged else None
+        judged = [trial["mean"] for trial in result["trials"] if trial["point"] == result["best"]]
+        best = rounded(100 * judged[0]) if judged else None
         yield key, {"best": result["best"], "held_out": best, "points": len(result["trials"])}
 
 
@@ -199,6 +200,12 @@ def _fell(repeat: Mapping[str, Any]) -> bool:
     return bool(losses[-1] < losses[0] / 2)
 
 
+def _sequences(found: Found) -> Iterable[tuple[Key, Any]]:
+    for key, result in found.items():
+        point = result["point"] or {}
+        yield key, measures(result["repeats"], point.get("strength"))
+
+
 _READERS: dict[str, Callable[[Found], Iterable[tuple[Key, Any]]]] = {
     TUNING: _tuning,
     "table1": _by_protocol,
@@ -210,4 +217,5 @@ _READERS: dict[str, Callable[[Found], Iterable[tuple[Key, Any]]]] = {
     "dissimilarity": _dissimilarity,
     "ablation": _ablation,
     "robustness": _robustness,
+    "sequences": _sequences,
 }

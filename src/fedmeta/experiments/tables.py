@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedmeta.experiments.paper import GOALS, TABLE_1, TABLE_2, Published
+from fedmeta.experiments.sequence_results import rows as sequence_rows
 from fedmeta.experiments.statistics import Entry
 from fedmeta.experiments.verdicts import BASELINES, DEFAULT, OURS, PARTITIONS, at, words
 
@@ -275,6 +276,18 @@ def robustness(summary: Summary) -> str:
     return markdown([*heads, "best fixed ρ, %", "which", "diverged at fixed ρ"], rows)
 
 
+def sequences(summary: Summary) -> str:
+    """What every method keeps of earlier tasks."""
+    rows = []
+    for sequence, method, found in sequence_rows(summary):
+        strength = "–" if found["strength"] is None else f"{found['strength']:g}"
+        names = ("average", "forgetting", "new", "forward", "cost")
+        cells = ["–" if found[name] is None else shown(found[name]) for name in names]
+        rows.append([named(sequence), method, strength, *cells])
+    heads = ["sequence", "method", "λ", "average, %", "forgetting, points", "new tasks, %"]
+    return markdown([*heads, "forward transfer, points", "L_p"], rows)
+
+
 def _lost(rows: Mapping[str, Entry]) -> str:
     lost, runs = (sum(row[name] for row in rows.values()) for name in ("diverged", "n"))
     return f"{lost} of {runs}" if rows else MISSING
@@ -304,5 +317,6 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "dissimilarity": dissimilarity,
     "ablation": ablation,
     "robustness": robustness,
+    "sequences": sequences,
 }
 """What the page has between its markers, in this order."""

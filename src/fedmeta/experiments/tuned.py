@@ -6,11 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedmeta.algorithms.baseline import Baseline
+from fedmeta.engines.execution import Execution
+from fedmeta.errors import DivergedError
+from fedmeta.evaluation import evaluate_model
 from fedmeta.experiments.cell import Cell
-from fedmeta.experiments.repeats import Repeat, federation, record, seeded, train_repeats
+from fedmeta.experiments.repeats import federation, seeded, short
 from fedmeta.experiments.results import point_table
 from fedmeta.intervals import interval
-from fedmeta.settings import Table
+from fedmeta.plain import from_plain
+from fedmeta.repeats import Outcome, Repeat, train_repeats
+from fedmeta.settings import Settings, Table
 from fedmeta.training import Callback
 from fedmeta.tuning import HELD_OUT, grid
 
@@ -22,7 +28,8 @@ def search(
 
     The federation is drawn once and its targets are taken out before anything is trained or
     scaled. Every repeat holds out another fifth of the sources, which judges, and starts from
-    other weights. A point with a diverged run is out.
+    other weights. A point with a diverged run is out. Points that differ only in how targets adapt,
+    where training does not look at that, are trained once.
 
     Args:
         cell: with its grid.
@@ -30,6 +37,7 @@ def search(
         progress: given a label, the callbacks of a point.
     """
     trials: list[dict[str, Any]] = []
+    trained: dict[str, list[Outcome]] = {}
     for point in grid(cell.grid):
         settings = cell.build(point_table(cell, point), machine)
         data = replace(settings.data, scaling_from="sources")  # the pool has the targets
@@ -39,15 +47,38 @@ def search(
             for seed in cell.seeds
         ]
         label = ", ".join(f"{name}={value}" for name, value in point.items())
-        kept = [
-            record(seed, outcome)
-            for seed, outcome in zip(
-                cell.seeds, train_repeats(repeats, progress(f"{cell.path} {label}")), strict=True
-            )
-        ]
-        values = [each["accuracy"][str(each["steps"])] for each in kept if not each["diverged"]]
-        judged = interval(values).mean if len(values) == cell.repeats else None
-        trials.append({"point": point, "values": values, "mean": judged})
+        alike = _training_of(settings)
+        if alike not in trained:
+            trained[alike] = train_repeats(repeats, progress(f"{cell.path} {label}"))
+        pairs = zip(repeats, trained[alike], strict=True)
+        reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
+        values = [each for each in reached if each is not None]
+        mean = interval(values).mean if len(values) == cell.repeats else None
+        trials.append({"point": point, "values": values, "mean": mean})
     finished = [trial for trial in trials if trial["mean"] is not None]
     best = max(finished, key=lambda trial: float(trial["mean"]), default=None)
     return {"trials": trials, "best": None if best is None else best["point"]}
+
+
+def _training_of(settings: Settings) -> str:
+    """All that decides how θ is trained, as text."""
+    algorithm, text = settings.algorithm, str(settings)
+    if isinstance(algorithm, Baseline) and algorithm.inner.learned == "none":
+        return text.replace(str(algorithm.inner), "")
+    return text
+
+
+def _judged(repeat: Repeat, outcome: Outcome) -> float | None:
+    """What the held-out nodes reach by the adaptation of this point, or None if it diverged."""
+    if isinstance(outcome, DivergedError):
+        return None
+    model, summary = outcome.meta_model, outcome.summary
+    inner = getattr(repeat.settings.algorithm, "inner", model.adaptation)
+    if model.adaptation.factors is None:  # learned step sizes are the model's own
+        model = replace(model, adaptation=inner)
+    execution = from_plain(Execution, summary["settings"]["execution"], "execution")
+    steps = model.adaptation.steps
+    found = evaluate_model(
+        model, repeat.federation, [steps], execution=execution, seed=summary["seed"]
+    )
+    return short(found.summary()[str(steps)]["mean"])

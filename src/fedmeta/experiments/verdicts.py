@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedmeta.experiments import sequence_results
 from fedmeta.experiments.cell import Key
 from fedmeta.experiments.paper import GOALS, TABLE_1, TABLE_2, TABLE_2_DROPS
 from fedmeta.experiments.statistics import Entry, Repeats, paired
@@ -61,6 +62,7 @@ def goals(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
             *_ahead_of_all(summary),
             *_never_diverges(summary),
             *_forgetting(summary),
+            *sequence_results.goals(summary),
         )
     ]
 

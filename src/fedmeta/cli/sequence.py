@@ -1,0 +1,148 @@
+"""`fedmeta sequence`: tasks one after the other, and what is left of the earlier ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import plus_minus, progress_bars, say, table
+from fedmeta.cli.train import free_folder, print_report
+from fedmeta.errors import SettingError, require
+from fedmeta.sequences import read_sequence, ready, run_sequence
+from fedmeta.sequences.declaration import TaskSequence
+from fedmeta.sequences.folder import begin, conclude, declared
+from fedmeta.sequences.methods import COMPARED, NAMES, Method
+
+_SETTINGS = ("folder", "nodes", "precise", "rounds")
+
+PARAMETERS = (
+    Parameter("sequence", str, f"A TOML file, or one of {', '.join(ready())}.", argument=True),
+    Parameter(
+        "method",
+        str,
+        f"{', '.join(NAMES)}, several joined by +, or all; as often as needed.",
+        many=True,
+        default="as the sequence says",
+    ),
+    Parameter("strength", float, "λ of the method's prior.", default="as the sequence says"),
+    options.SEEDS,
+    options.OUT,
+    Parameter("resume", str, "Continue the sequence in this folder.", metavar="FOLDER"),
+    *(each for each in (*options.DATA, *options.METHOD) if each.name in _SETTINGS),
+    *(each for each in options.CONFIG if each.name == "set"),
+    *options.MACHINE,
+)
+
+
+def run(values: Values) -> None:
+    """Learn the tasks with every method, and print and keep what came of it."""
+    if values["resume"]:
+        folder = Path(values["resume"])
+        _refuse_further(values)
+        sequence, methods, seeds = declared(folder)
+    else:
+        sequence, methods, seeds = _asked(values)
+        folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), sequence.name)
+        begin(folder, sequence, methods, seeds)
+    say(
+        f"{sequence.title or sequence.name}: {len(sequence.tasks)} tasks, "
+        f"{', '.join(methods)}, seeds {', '.join(map(str, seeds))}"
+    )
+    found: dict[str, Any] = {}
+    with progress_bars() as bar:
+        for method in methods:
+            found[method] = run_sequence(
+                sequence.using(method),
+                seeds,
+                folder=folder / method,
+                progress=lambda label: [bar(label)],
+            )
+    print_sequence(conclude(folder, sequence, seeds, found))
+    print_report(folder)
+
+
+def _asked(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
+    """The sequence that flags ask for, the methods to learn it with, and the seeds."""
+    if not values["sequence"]:
+        raise SettingError("there is no sequence", f"name a TOML file, or {', '.join(ready())}")
+    sequence = read_sequence(values["sequence"], options.settings_table(PARAMETERS, values))
+    methods = list(values["method"] or [str(sequence.method)])
+    if "all" in methods:
+        methods = list(COMPARED)
+    if (strength := values["strength"]) is not None:
+        require(len(methods) == 1, "strength", strength, "it for one method alone")
+        sequence = sequence.using(methods[0], strength)
+    for method in methods:
+        Method.parse(method)
+    count = 1 if values["seeds"] is None else values["seeds"]
+    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    for number in range(len(sequence.tasks)):
+        sequence.of_task(number, 0)  # says what is wrong before anything is written
+    return sequence, list(dict.fromkeys(methods)), list(range(count))
+
+
+def _refuse_further(values: Values) -> None:
+    """A sequence goes on as it was begun."""
+    given = [name for name, value in values.items() if name != "resume" and value]
+    if given:
+        raise SettingError(
+            f"--resume and {given[0]} are both given", "a resumed sequence goes on as it was begun"
+        )
+
+
+def print_sequence(result: dict[str, Any]) -> None:
+    """Measures of every method and, for a single one, its accuracy matrix."""
+    for which, judged in (("accuracy", "query sets"), ("precise", "precise sets")):
+        rows = [
+            [name, *_measures(found["measures"][which]), str(found["measures"][which]["diverged"])]
+            for name, found in result["methods"].items()
+            if which in found["measures"]
+        ]
+        if rows:
+            title = f"{result['title']}, {judged}, mean ± 95 % interval over {_seeds(result)}"
+            columns = ["method", "average", "forgetting", "new", "forward", "L_p", "diverged"]
+            table(title, columns, rows)
+    if len(result["methods"]) == 1:
+        ((name, found),) = result["methods"].items()
+        matrix = found["matrix"]["accuracy"]
+        rows = [
+            [_after(result["tasks"], number, len(matrix)), *(_cell(each) for each in row)]
+            for number, row in enumerate(matrix)
+        ]
+        table(f"{name}: accuracy on the targets of each task", ["after", *result["tasks"]], rows)
+
+
+def _seeds(result: dict[str, Any]) -> str:
+    count = len(result["seeds"])
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
+def _measures(found: dict[str, Any]) -> list[str]:
+    points = [_cell(found[name]) for name in ("average", "forgetting", "new", "forward")]
+    return [*points, _cell(found["cost"], "loss")]
+
+
+def _cell(found: dict[str, Any], metric: str = "accuracy") -> str:
+    return "–" if found["mean"] is None else plus_minus(metric, found["mean"], found["ci95"])
+
+
+def _after(tasks: list[str], number: int, rows: int) -> str:
+    if rows == 1:
+        return "all at once"
+    return tasks[number - 1] if number else "nothing"
+
+
+COMMAND = Command(
+    "sequence",
+    "Learn tasks one after the other and measure what is forgotten.",
+    PARAMETERS,
+    run,
+    example="fedmeta sequence digits --method none --method replay+euclidean --seeds 3",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

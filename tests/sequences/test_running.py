@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedmeta.errors import DataError, SettingError
+from fedmeta.repeats import jobs_together
+from fedmeta.sequences import TaskSequence, running
+from fedmeta.sequences.carrying import Past, next_task, shared_network, start
+from fedmeta.sequences.declaration import sequence_from
+from fedmeta.sequences.drawing import draw
+from fedmeta.sequences.isolation import body, head
+from fedmeta.sequences.running import run_sequence
+from fedmeta.storage import read_tensors
+from fedmeta.training import Callback
+from sequences.problems import small
+
+METHODS = {"outputs": 1.0, "replay+euclidean": 0.1, "isolation+fisher": 0.1}
+
+
+@pytest.mark.parametrize(("method", "strength"), METHODS.items())
+def test_seeds_together_are_those_one_by_one(method: str, strength: float | None) -> None:
+    sequence = small(method, strength)
+    wide = {**sequence.settings, "execution": {"threads": 1, "dtype": "float64", "path": "batched"}}
+    sequence = replace(sequence, settings=wide)
+    together = run_sequence(sequence, [0, 1])
+    alone = [found for seed in (0, 1) for found in run_sequence(sequence, [seed])]
+    for one, other in zip(together, alone, strict=True):
+        assert one["accuracy"] == other["accuracy"]
+        assert one["cost"] == pytest.approx(other["cost"], rel=1e-5)
+    assert np.shape(together[0]["accuracy"]) == np.shape(together[0]["precise"]) == (4, 3)
+
+
+def test_strength_zero_is_no_prior_bit_for_bit(tmp_path: Path) -> None:
+    run_sequence(small("none"), [0, 1], folder=tmp_path / "none")
+    run_sequence(small("fisher", 0.0), [0, 1], folder=tmp_path / "zero")
+    assert models(tmp_path / "none") == models(tmp_path / "zero")
+
+
+def models(folder: Path) -> dict[str, dict[str, bytes]]:
+    """The parameters of every run below a folder."""
+    return {
+        str(file.relative_to(folder)): {
+            name: leaf.numpy().tobytes() for name, leaf in read_tensors(file, "model")[0].items()
+        }
+        for file in sorted(folder.rglob("model.safetensors"))
+    }
+
+
+class StopError(Exception):
+    """Somebody pulls the plug."""
+
+
+class StopAfter(Callback):
+    """Pulls the plug after so many rounds of all trainings."""
+
+    def __init__(self, rounds: int) -> None:
+        self.left = rounds
+
+    def on_round(self, record: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise StopError
+
+
+@pytest.mark.parametrize(
+    ("method", "seeds"),
+    [
+        ("replay+euclidean", [0]),
+        ("isolation+fisher", [0, 1]),
+        pytest.param("outputs", [0], marks=pytest.mark.slow),
+        pytest.param("outputs", [0, 1], marks=pytest.mark.slow),
+        pytest.param("isolation+fisher", [0], marks=pytest.mark.slow),
+        pytest.param("replay+euclidean", [0, 1], marks=pytest.mark.slow),
+    ],
+)
+def test_interrupted_sequence_ends_as_if_it_had_not_been(
+    tmp_path: Path, method: str, seeds: Sequence[int]
+) -> None:
+    sequence = small(method)
+    whole = run_sequence(sequence, seeds, folder=tmp_path / "whole")
+    stop = StopAfter(7)  # in the second task
+    with pytest.raises(StopError):
+        run_sequence(sequence, seeds, folder=tmp_path / "cut", progress=lambda _: [stop])
+    assert len(models(tmp_path / "cut")) == len(seeds)
+    assert run_sequence(sequence, seeds, folder=tmp_path / "cut") == whole
+    assert models(tmp_path / "cut") == models(tmp_path / "whole")
+
+
+def test_finished_sequence_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_sequence(small(), [0, 1], folder=tmp_path)
+    monkeypatch.setattr(running, "jobs_together", None)
+    assert run_sequence(small(), [0, 1], folder=tmp_path) == first
+
+
+def learned(method: str, seeds: Sequence[int] = (0, 1)) -> tuple[TaskSequence, dict[int, Past]]:
+    """A sequence with its first two tasks behind it."""
+    sequence = small(method)
+    pasts = {seed: Past(draw(sequence, seed)) for seed in seeds}
+    for number in (0, 1):
+        network = shared_network(list(pasts.values()))
+        for seed, past in pasts.items():
+            run = next_task(sequence, number, seed, past, network).train()
+            assert not isinstance(run, Exception)
+            past.models.append(run.meta_model)
+    return sequence, pasts
+
+
+@pytest.mark.parametrize("method", ["euclidean", "fisher", "outputs", "isolation+euclidean"])
+def test_priors_of_seeds_differ_and_they_are_trained_together(method: str) -> None:
+    sequence, pasts = learned(method)
+    network = shared_network(list(pasts.values()))
+    repeats = [next_task(sequence, 2, seed, past, network) for seed, past in pasts.items()]
+    priors = [getattr(each.settings.algorithm, "prior") for each in repeats]  # noqa: B009
+    one, other = (each.prior for each in priors)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+    assert jobs_together(repeats) is not None
+
+
+def test_importance_adds_up_over_tasks() -> None:
+    sequence, pasts = learned("fisher", [0])
+    past = pasts[0]
+    prior = getattr(next_task(sequence, 2, 0, past, None).settings.algorithm, "prior")  # noqa: B009
+    for name, leaf in prior.importance.items():
+        total = past.fishers[0][name] + past.fishers[1][name]
+        assert torch.allclose(leaf, total / 2)  # EWC's ½
+
+
+def test_isolated_tasks_start_with_a_head_of_their_own() -> None:
+    sequence, pasts = learned("isolation+euclidean", [0])
+    past = pasts[0]
+    repeat = next_task(sequence, 2, 0, past, None)
+    assert repeat.initial is not None
+    fresh = start(sequence.of_task(0, 0), past.drawn)
+    before = past.models[1].theta
+    assert all(torch.equal(repeat.initial[name], leaf) for name, leaf in head(fresh).items())
+    assert all(torch.equal(repeat.initial[name], leaf) for name, leaf in body(before).items())
+    prior = getattr(repeat.settings.algorithm, "prior")  # noqa: B009
+    assert set(prior.prior) == set(body(before))
+
+
+def test_a_task_may_follow_another_than_the_last() -> None:
+    sequence, pasts = learned("euclidean", [0])
+    tasks = (*sequence.tasks[:2], replace(sequence.tasks[2], after="0-1"))
+    repeat = next_task(replace(sequence, tasks=tasks), 2, 0, pasts[0], None)
+    assert repeat.initial is pasts[0].models[0].theta
+
+
+def test_joint_training_is_judged_once() -> None:
+    (found,) = run_sequence(small("joint"), [0])
+    assert np.shape(found["accuracy"]) == (1, 3)
+    assert "cost" not in found
+
+
+def test_samples_that_devices_keep_are_in_no_file(tmp_path: Path) -> None:
+    sequence = small("replay")
+    run_sequence(sequence, [0], folder=tmp_path)
+    first = draw(sequence, 0).tasks[0]
+    kept = np.concatenate([np.r_[node.support, node.query] for node in first.sources])
+    files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) > 10
+    for sample in first.inputs[kept]:
+        for written in (sample.tobytes(), sample.astype(np.float32).tobytes()):
+            assert not any(written in content for content in files)
+
+
+def test_a_seed_that_diverges_is_told_and_the_others_go_on() -> None:
+    wild = {**small().settings, "algorithms": {"admm-fedmeta": {"penalty": 1e-9}}}
+    found = run_sequence(replace(small(), settings=wild), [0, 1])
+    assert [each["diverged"] for each in found] == [True, True]
+    assert found[0]["why"].startswith("task 0-1: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"algorithm": "fedavg"}, "fedavg takes no prior, but the method is 'euclidean'"),
+        ({"data": {"name": "digits", "nodes": 6, "target_share": 0.0}}, "has no target nodes"),
+    ],
+)
+def test_what_a_method_cannot_do(settings: dict[str, Any], words: str) -> None:
+    sequence = small("euclidean")
+    with pytest.raises(SettingError, match=words):
+        run_sequence(replace(sequence, settings={**sequence.settings, **settings}))
+
+
+def test_outputs_need_samples_of_nobody(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    owners = np.repeat(list("abcdef"), 12)
+    np.savez(tmp_path / "p.npz", x=rng.normal(size=(72, 3)), y=np.arange(72) % 3, who=owners)
+    data = {"name": str(tmp_path / "p.npz"), "node": "who", "target_share": 0.3}
+    tasks = [{"name": "one", "nodes": list("abc")}, {"name": "two", "nodes": list("def")}]
+    settings = {"data": data, "training": {"rounds": 1}, "model": {"hidden": [4]}}
+    table = {"tasks": tasks, "settings": settings, "method": "outputs"}
+    with pytest.raises(DataError, match="the platform has no samples"):
+        run_sequence(sequence_from(table, "people"))
