@@ -41,7 +41,7 @@ def read_table(
             inputs; other columns are ignored. None or empty: all but label and node, in the order
             of the file. Features must be numbers.
     """
-    columns = _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
+    columns = read_columns(path)
     label = label or "label"
     for name in (label, node):
         if name is not None and name not in columns:
@@ -52,9 +52,9 @@ def read_table(
     features = features or [name for name in columns if name not in (label, node)]
     if not features:
         raise DataError(f"{path} has no column besides {label!r}", "add feature columns")
-    inputs = np.stack([_numbers(path, name, columns[name]) for name in features], axis=1)
+    inputs = np.stack([column_numbers(path, name, columns[name]) for name in features], axis=1)
     if task == "regression":
-        labels = _numbers(path, label, columns[label])
+        labels = column_numbers(path, label, columns[label])
     else:
         labels = _labels(path, label, columns[label])
     owners = None if node is None else _texts(path, node, columns[node])
@@ -67,6 +67,11 @@ def read_table(
         origin=path.name,
         features=features,
     )
+
+
+def read_columns(path: Path) -> Columns:
+    """All columns by name, as they are written: texts in a .csv, values in a .parquet file."""
+    return _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
 
 
 def _csv_columns(path: Path) -> Columns:
@@ -116,7 +121,8 @@ def _check_present(path: Path, name: str, values: list[Any]) -> None:
             )
 
 
-def _numbers(path: Path, name: str, values: list[Any]) -> Array:
+def column_numbers(path: Path, name: str, values: list[Any]) -> Array:
+    """A column as finite numbers, or an error that names the row."""
     _check_present(path, name, values)
     try:
         numbers = np.array(values, dtype=np.float64)

@@ -1,0 +1,220 @@
+"""The server: which address shows what. Everything of substance is done elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from fedmeta.errors import DataError, FedmetaError, RunFolderError
+from fedmeta.report import report_page
+from fedmeta.report.reading import read_comparison, read_run
+from fedmeta.report.sequence_page import read_sequence_facts
+from fedmeta.ui import live, uploads
+from fedmeta.ui.adaptation import MOST_STEPS
+from fedmeta.ui.desk import Desk
+from fedmeta.ui.pages import FOLDER, STYLE_OF_REPORT, Pages
+from fedmeta.ui.run_view import run_content
+from fedmeta.ui.runs import Shelf
+from fedmeta.ui.security import Guard
+from fedmeta.ui.side_by_side import side_by_side
+
+_LONGEST_QUESTION = 2**20  # bytes of the JSON that a page asks with
+
+
+def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
+    """The page of a folder of runs.
+
+    Args:
+        root: the folder.
+        host: that the server is bound to.
+    """
+    site = Site(root)
+    return Starlette(
+        routes=[
+            Route("/", site.overview),
+            Route("/compare", site.compare),
+            Route("/run/{name:path}", site.run),
+            Route("/comparison/{name:path}", site.comparison),
+            Route("/sequence/{name:path}", site.sequence),
+            Route("/report/{name:path}", site.report),
+            Route("/adapt/{name:path}", site.adapt),
+            Route("/own/{name:path}", site.own),
+            Route("/api/rounds/{name:path}", site.rounds),
+            Route("/api/adapt/{name:path}", site.adapt_node, methods=["POST"]),
+            Route("/api/bring/{name:path}", site.bring, methods=["POST"]),
+            Route("/api/adapt-own/{name:path}", site.adapt_own, methods=["POST"]),
+            Route("/api/model/{token}", site.model),
+            Route("/report.css", site.style),
+            Mount("/static", StaticFiles(directory=FOLDER / "static")),
+        ],
+        middleware=[Middleware(Guard, name=host)],
+        exception_handlers=dict.fromkeys((FedmetaError, HTTPException, OSError), site.told),
+    )
+
+
+class Site:
+    """The endpoints, over one folder of runs.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._shelf, self._desk, self._pages = Shelf(root), Desk(), Pages(root.name or str(root))
+
+    def overview(self, request: Request) -> Response:
+        """The list of runs."""
+        return self._page("overview.html", {"rows": self._shelf.rows()})
+
+    def compare(self, request: Request) -> Response:
+        """Runs that were chosen in the list, side by side."""
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        runs = {name: read_run(self._shelf.folder(name)) for name in names}
+        return self._page("compare.html", side_by_side(runs))
+
+    def run(self, request: Request) -> Response:
+        """One run: curves, nodes, what it reached."""
+        name, folder = self._asked(request)
+        content = run_content(read_run(folder))
+        return self._page("run.html", {"name": name, **content})
+
+    def comparison(self, request: Request) -> Response:
+        """One comparison, and the way to its runs."""
+        name, folder = self._asked(request)
+        facts, rows = read_comparison(folder), self._shelf.rows(folder)
+        return self._page("comparison.html", {"name": name, "comparison": facts, "rows": rows})
+
+    def sequence(self, request: Request) -> Response:
+        """One sequence of tasks: what is left of each after the others."""
+        name, folder = self._asked(request)
+        rows = self._shelf.rows(folder)
+        ended = (folder / "sequence.json").exists()
+        facts = read_sequence_facts(folder) if ended else None
+        return self._page("sequence.html", {"name": name, "sequence": facts, "rows": rows})
+
+    def report(self, request: Request) -> Response:
+        """The report of a run, comparison or sequence, made anew and written nowhere."""
+        _, folder = self._asked(request)
+        return HTMLResponse(report_page(folder))
+
+    def adapt(self, request: Request) -> Response:
+        """A target of the run, its samples, and the button."""
+        name, folder = self._asked(request)
+        stage = self._desk.stage(folder, request.query_params.get("node"))
+        return self._page("adapt.html", {"name": name, "stage": stage, "most_steps": MOST_STEPS})
+
+    def own(self, request: Request) -> Response:
+        """A place to bring one's own samples to."""
+        name, folder = self._asked(request)
+        limits = {"limit": uploads.LIMIT, "most_samples": uploads.MOST_SAMPLES}
+        content = {"name": name, "stage": self._desk.about(folder), "most_steps": MOST_STEPS}
+        return self._page("own.html", {**content, **limits})
+
+    def rounds(self, request: Request) -> Response:
+        """Rounds since the last look."""
+        _, folder = self._asked(request)
+        offset = request.query_params.get("offset", "0")
+        if not offset.isdecimal():
+            raise DataError(f"offset is {offset[:20]!r}", "give a whole number")
+        found = live.news(folder / "metrics.jsonl", int(offset))
+        return JSONResponse({**vars(found), "ended": (folder / "summary.json").exists()})
+
+    async def adapt_node(self, request: Request) -> Response:
+        """Adapt to a target's support set."""
+        return await self._answer(request, self._desk.adapt_node)
+
+    async def adapt_own(self, request: Request) -> Response:
+        """Adapt to samples that were brought."""
+        return await self._answer(request, self._desk.adapt_own)
+
+    async def bring(self, request: Request) -> Response:
+        """Take a file of the user's."""
+        _, folder = self._asked(request)
+        asked = request.query_params
+        _check_length(request, uploads.LIMIT)
+        content = await uploads.received(request.stream())
+        return JSONResponse(
+            await run_in_threadpool(
+                self._desk.bring,
+                folder,
+                asked.get("set"),
+                asked.get("name", ""),
+                content,
+                invert=asked.get("invert") == "yes",
+            )
+        )
+
+    def model(self, request: Request) -> Response:
+        """Download an adapted model."""
+        name, content = self._desk.download(request.path_params["token"])
+        return Response(
+            content,
+            media_type="application/octet-stream",
+            headers={
+                "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+                ".safetensors"
+            },
+        )
+
+    def style(self, request: Request) -> Response:
+        """Colours and type, which the pages share with the reports."""
+        return FileResponse(STYLE_OF_REPORT, media_type="text/css")
+
+    async def told(self, request: Request, error: Exception) -> Response:
+        """An error in words: as JSON to scripts, as a page to people."""
+        code = _status(error)
+        problem = getattr(error, "problem", None) or getattr(error, "detail", None) or str(error)
+        words = {"problem": problem, "remedy": getattr(error, "remedy", "go back to the list")}
+        if request.url.path.startswith("/api/"):
+            return JSONResponse(words, status_code=code)
+        name = request.path_params.get("name", "")
+        return HTMLResponse(self._pages.render("error.html", {**words, "name": name}), code)
+
+    def _asked(self, request: Request) -> tuple[str, Path]:
+        folder = self._shelf.folder(request.path_params["name"])
+        return self._shelf.name(folder), folder
+
+    def _page(self, template: str, content: Mapping[str, Any]) -> Response:
+        return HTMLResponse(self._pages.render(template, content))
+
+    async def _answer(
+        self, request: Request, work: Callable[[Path, Mapping[str, Any]], dict[str, Any]]
+    ) -> Response:
+        _, folder = self._asked(request)
+        _check_length(request, _LONGEST_QUESTION)
+        try:
+            asked = json.loads(await uploads.received(request.stream()))
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            raise DataError("the request is not a JSON object", "reload the page")
+        return JSONResponse(await run_in_threadpool(work, folder, asked))
+
+
+def _check_length(request: Request, most: int) -> None:
+    """Refuse what says it is too large before a byte of it is read."""
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > most:
+        raise uploads.TooLargeError(most)
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, uploads.TooLargeError):
+        return 413
+    if isinstance(error, OSError):
+        return 500
+    return 404 if isinstance(error, RunFolderError) else 422
