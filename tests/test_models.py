@@ -135,6 +135,17 @@ def test_settings_that_make_no_sense(fields: dict[str, object], words: str) -> N
         ModelSettings(**fields)
 
 
+def test_series_have_a_network_of_their_own() -> None:
+    model = build(ModelSettings("cnn"), (6, 127), 4, seed=0)
+    assert model(torch.zeros(5, 6, 127)).shape == (5, 4)
+    assert size(model) == (6 * 16 * 5 + 16) + (16 * 32 * 5 + 32) + (32 * 32 * 4 + 4)
+    series = torch.randn(2, 3, 9)
+    for kind in ("max", "average"):
+        flat = SamePool(kind)(series)
+        tall = SamePool(kind)(series.unsqueeze(-2).expand(-1, -1, 9, -1))
+        assert torch.allclose(flat, tall[:, :, 2], atol=1e-6)
+
+
 def test_a_cnn_needs_images() -> None:
     with pytest.raises(ModelError, match="a cnn needs images"):
         build(ModelSettings("cnn"), (7,), 2, seed=0)

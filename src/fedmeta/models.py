@@ -36,9 +36,11 @@ class ModelSettings:
     """Which network to train.
 
     Args:
-        name: "cnn", "mlp", "linear", "auto" (a cnn for images of at least 16×16, else an mlp), or
-            your own as "file.py:function" or "package.module:function".
-        channels: of the cnn's convolutions, in order; () takes the paper's for the image size.
+        name: "cnn" (for images, or for series of shape (channels, length)), "mlp", "linear", "auto"
+            (a cnn for images of at least 16×16, else an mlp), or your own as "file.py:function" or
+            "package.module:function".
+        channels: of the cnn's convolutions, in order; () takes the paper's for the image size, and
+            (16, 32) for series.
         hidden: widths of the mlp's hidden layers.
         activation: "elu", "leaky-relu" (slope 0.2), "relu" or "tanh".
         last_pooling: "max" or "average" for the cnn's last pooling; the earlier ones take the max.
@@ -72,9 +74,13 @@ class ModelSettings:
 class SamePool(nn.Module):
     """3×3 pooling of stride 2 that keeps ⌈n/2⌉ rows and columns, the border left out of averages.
 
+    Series are pooled likewise along their one axis.
+
     Example:
         >>> SamePool("max")(torch.zeros(1, 1, 7, 8)).shape
         torch.Size([1, 1, 4, 4])
+        >>> SamePool("average")(torch.zeros(1, 1, 7)).shape
+        torch.Size([1, 1, 4])
     """
 
     def __init__(self, kind: Literal["max", "average"]) -> None:
@@ -82,13 +88,21 @@ class SamePool(nn.Module):
         self.kind = kind
 
     def forward(self, images: Tensor) -> Tensor:
-        """Pool (n, channels, height, width)."""
+        """Pool (n, channels, height, width) or (n, channels, length)."""
+        if images.ndim == 3:
+            return self._pool(images.unsqueeze(-2), (1, 3), (1, 2)).squeeze(-2)
+        return self._pool(images, (3, 3), (2, 2))
+
+    def _pool(self, images: Tensor, size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
         # One row short on even sizes (ceil_mode adds it at the end), one on either side on odd.
-        border = (images.shape[-2] % 2, images.shape[-1] % 2)
+        rows, columns = (
+            length % step for length, step in zip(images.shape[-2:], stride, strict=True)
+        )
+        border = (rows, columns)
         if self.kind == "max":
-            return functional.max_pool2d(images, 3, 2, padding=border, ceil_mode=True)
+            return functional.max_pool2d(images, size, stride, padding=border, ceil_mode=True)
         return functional.avg_pool2d(
-            images, 3, 2, padding=border, ceil_mode=True, count_include_pad=False
+            images, size, stride, padding=border, ceil_mode=True, count_include_pad=False
         )
 
 
@@ -148,13 +162,19 @@ def paper_channels(shape: Sequence[int], outputs: int) -> tuple[int, ...]:
 
 
 def _cnn(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
-    if len(shape) != 3:
+    if len(shape) not in (2, 3):
         raise ModelError(
-            f"a cnn needs images, but samples have shape {tuple(shape)}", 'use model "mlp"'
+            f"a cnn needs images, or series of shape (channels, length), but samples have shape "
+            f"{tuple(shape)}",
+            'use model "mlp"',
         )
-    channels = settings.channels or paper_channels(shape, outputs)
     layers: list[nn.Module] = []
-    before, height, width = shape
+    before, *space = shape
+    convolution: Callable[..., nn.Module] = partial(nn.Conv2d, kernel_size=3, padding=1)
+    channels = settings.channels
+    if len(shape) == 2:
+        convolution, channels = partial(nn.Conv1d, kernel_size=5, padding=2), channels or (16, 32)
+    channels = channels or paper_channels(shape, outputs)
     for place, after in enumerate(channels):
         last = place == len(channels) - 1
         activation = _ACTIVATIONS[settings.activation]()
@@ -162,9 +182,9 @@ def _cnn(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Modu
         # All activations rise, so that the largest of a window stays the largest: after a maximum
         # they give the same numbers as before it, on a quarter of the pixels.
         ends = [pooling, activation] if pooling.kind == "max" else [activation, pooling]
-        layers += [nn.Conv2d(before, after, 3, padding=1), *ends]
-        before, height, width = after, math.ceil(height / 2), math.ceil(width / 2)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * width, outputs))
+        layers += [convolution(before, after), *ends]
+        before, space = after, [math.ceil(length / 2) for length in space]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * math.prod(space), outputs))
 
 
 def _mlp(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
@@ -178,7 +198,7 @@ def _mlp(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Modu
 
 def _truncated_normal(model: nn.Module) -> None:
     for layer in model.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
             nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
             if layer.bias is not None:
                 nn.init.constant_(layer.bias, 0.1)

@@ -1,0 +1,120 @@
+"""From a function of named tensors to an ONNX graph.
+
+The function is traced with its derivatives into plain tensor operations, for any number of samples,
+and these are translated by PyTorch's own exporter.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from fedmeta.errors import MissingExtraError
+from fedmeta.export.derivatives import decompositions
+from fedmeta.tree import Tree
+
+OPSET = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A function of named tensors, and what becomes of each of its inputs.
+
+    Args:
+        function: named tensors to named tensors, made of torch's operations.
+        samples: inputs with a leading axis of samples, examples of any length of at least 2.
+        defaults: inputs that may be given, with what they are where they are not.
+        constants: inputs that are part of the graph.
+    """
+
+    function: Callable[[Tree], Tree]
+    samples: Tree
+    defaults: Tree = field(default_factory=dict)
+    constants: Tree = field(default_factory=dict)
+
+    def translated(self) -> Any:
+        """The graph as an `onnx.ModelProto`."""
+        try:
+            import onnx
+            import onnxscript  # noqa: F401  (torch.onnx needs it)
+        except ImportError:
+            raise MissingExtraError(
+                "onnx or onnxscript, which write .onnx files,", "onnx"
+            ) from None
+        inputs = {**self.samples, **self.defaults, **self.constants}
+        names: list[str] = []
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            results = self.function(dict(zip(inputs, tensors, strict=True)))
+            names[:] = results
+            return list(results.values())
+
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        with mode, enable_python_dispatcher():  # whose shapes may be symbols
+            symbols = self._symbolic(mode, inputs)
+            traced = make_fx(flat, decomposition_table=decompositions())(*symbols)
+        any_number = torch.export.Dim.DYNAMIC
+        axes = tuple({0: any_number} if name in self.samples else {} for name in inputs)
+        with _quietly():
+            program = torch.onnx.export(
+                traced.eval(),
+                tuple(inputs.values()),
+                input_names=list(inputs),
+                output_names=names,
+                dynamic_shapes=axes,
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+        assert program is not None  # it is where no file is named
+        proto = program.model_proto
+        for name, value in {**self.defaults, **self.constants}.items():
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
+        for node in proto.graph.node:  # where in which file it was traced is nobody's business
+            node.ClearField("metadata_props")
+            node.ClearField("doc_string")
+        kept = [each for each in proto.graph.input if each.name not in self.constants]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+        return proto
+
+    def _symbolic(self, mode: FakeTensorMode, inputs: Tree) -> list[Tensor]:
+        """The inputs without their numbers, and with a number of samples that is not told."""
+        fixed, free = DimDynamic.STATIC, DimDynamic.DYNAMIC
+        return [
+            mode.from_tensor(
+                tensor,
+                symbolic_context=StatelessSymbolicContext(
+                    [
+                        free if axis == 0 and name in self.samples else fixed
+                        for axis in range(tensor.ndim)
+                    ]
+                ),
+            )
+            for name, tensor in inputs.items()
+        ]
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """PyTorch's exporter speaks of libraries that nobody asked for."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
