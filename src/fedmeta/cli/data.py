@@ -1,4 +1,7 @@
-"""`fedmeta data`: what a federation looks like before anything is trained on it."""
+"""`fedmeta data`: what a federation looks like before anything is trained on it.
+
+And `fedmeta data get NAME`, which brings a public data set here.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,48 @@ from typing import Any
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say, write_result
+from fedmeta.cli.data_get import get
 from fedmeta.data import describe, load
 from fedmeta.settings import build_settings
 
+_G = "Getting data"
 PARAMETERS = (
+    Parameter(
+        "get",
+        str,
+        "'get NAME' fetches fashion-mnist, cifar10, cifar100 or huggingface:OWNER/NAME instead.",
+        argument=True,
+        many=True,
+        metavar="[get NAME]",
+    ),
     *options.CONFIG,
     options.SEED,
-    Parameter("out", str, "Write the description to this JSON file.", short="o", metavar="FILE"),
+    Parameter(
+        "out",
+        str,
+        "Write the description to this JSON file, or what was got from the hub to this .npz.",
+        short="o",
+        metavar="FILE",
+    ),
     *options.DATA,
+    Parameter("split", str, "Part of a data set of the hub.", _G, default="train"),
+    Parameter(
+        "partitioner",
+        str,
+        "A partitioner of flwr-datasets for it, as NAME:OPTION=VALUE,…",
+        _G,
+        metavar="NAME:OPTIONS",
+    ),
 )
 _SHADES = " ░▒▓█"
 _MOST_NODES, _MOST_CLASSES = 60, 40
 
 
 def run(values: Values) -> None:
-    """Print nodes, sizes and classes per node."""
+    """Print nodes, sizes and classes per node; or get a data set."""
+    if values["get"]:
+        get(values)
+        return
     table = options.settings_table(PARAMETERS, values)
     settings = build_settings(table)
     about = describe(load(settings.data, settings.training.seed))
@@ -74,7 +104,7 @@ def picture(nodes: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
 
 COMMAND = Command(
     "data",
-    "Describe a federation: nodes, sizes, classes per node as a picture.",
+    "Describe a federation: nodes, sizes, classes per node as a picture. Or get public data.",
     PARAMETERS,
     run,
     example="fedmeta data --data digits --partition dirichlet --nodes 30",

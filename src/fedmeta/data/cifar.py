@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, from their python batches or an .npz, without trusting any pickle."""
+"""CIFAR-10 and CIFAR-100, from python or binary batches or an .npz, without trusting any pickle."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
+from fedmeta.data.cifar_binary import BINARY, read_binary
 from fedmeta.data.npz import read_npz
 from fedmeta.data.places import not_found, places
 from fedmeta.data.pool import Array, Pool
@@ -42,20 +43,24 @@ def read_cifar(name: str, folder: str | None = None) -> Pool:
 
     Args:
         name: "cifar10" or "cifar100".
-        folder: looked in first, then $FEDMETA_DATA. In each, the folder of python batches is
-            taken before an .npz (`cifar10.npz`: x (N, 32, 32, 3) uint8, y, class_names).
+        folder: looked in first, then $FEDMETA_DATA. In each, python batches are taken before
+            binary ones (see `cifar_binary`), and those before an .npz (`cifar10.npz`: x
+            (N, 32, 32, 3) uint8, y, class_names).
     """
-    layout, looked = LAYOUTS[name], places(folder)
+    layout, binary, looked = LAYOUTS[name], BINARY[name], places(folder)
     for place in looked:
         for batches in (place / layout.folder, place):
             if (batches / layout.batches[0]).exists():
                 return _read_batches(name, batches, layout)
+        for batches in (place / binary.folder, place):
+            if (batches / binary.batches[0]).exists():
+                return read_binary(name, batches)
         if (place / f"{name}.npz").exists():
             return read_npz(place / f"{name}.npz")._replace(name=name)
     raise not_found(
         name,
         looked,
-        f"fetch the python version ({layout.folder}) from "
+        f"run fedmeta data get {name}, or fetch the python version ({layout.folder}) from "
         "https://www.cs.toronto.edu/~kriz/cifar.html and unpack it, or make "
         f"{name}.npz with x (N, 32, 32, 3) uint8, y and class_names",
     )

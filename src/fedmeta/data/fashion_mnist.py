@@ -55,7 +55,8 @@ def read_fashion_mnist(folder: str | None = None) -> Pool:
     raise not_found(
         "fashion-mnist",
         looked,
-        "install Debian's package dataset-fashion-mnist, or fetch the four .gz files from "
+        "run fedmeta data get fashion-mnist, or install Debian's package dataset-fashion-mnist, or "
+        "fetch the four .gz files from "
         "https://github.com/zalandoresearch/fashion-mnist",
     )
 

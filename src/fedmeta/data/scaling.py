@@ -133,17 +133,30 @@ def fit_scaling(
         ([2.0], [1.0])
     """
     inputs = federation.inputs
+    pixels = inputs.dtype == np.uint8
     if kind == "none":
-        return Scaling(np.zeros(()), np.array(255.0 if inputs.dtype == np.uint8 else 1.0))
-    # Pixels share one unit. Without a floor a border pixel that is lit once in a thousand images
-    # reaches thousands of deviations on the one target where it is.
-    least = 255 * floor if inputs.dtype == np.uint8 else 0.0
+        return scaling_from(None, pixels, floor)
     if over == "pool":
-        return Scaling.from_sums(sums_of(inputs, np.arange(len(inputs)), kind), least)
+        return scaling_from(sums_of(inputs, np.arange(len(inputs)), kind), pixels, floor)
     if not federation.sources:
         raise DataError(
             f"{federation.name} has no source nodes to take mean and deviation from",
             "use at least one source, or scaling 'none'",
         )
     held = [each for node in federation.sources for each in (node.support, node.query)]
-    return Scaling.from_sums(sums_of(inputs, np.concatenate(held), kind), least)
+    return scaling_from(sums_of(inputs, np.concatenate(held), kind), pixels, floor)
+
+
+def scaling_from(sums: Sums | None, pixels: bool, floor: float) -> Scaling:
+    """The scaling that sums over samples give.
+
+    Args:
+        sums: over all of them; None: bytes / 255, floats as they are.
+        pixels: whether inputs are bytes.
+        floor: see `fit_scaling`.
+    """
+    if sums is None:
+        return Scaling(np.zeros(()), np.array(255.0 if pixels else 1.0))
+    # Pixels share one unit. Without a floor a border pixel that is lit once in a thousand images
+    # reaches thousands of deviations on the one target where it is.
+    return Scaling.from_sums(sums, 255 * floor if pixels else 0.0)

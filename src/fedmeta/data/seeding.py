@@ -10,8 +10,16 @@ from fedmeta import randomness
 from fedmeta.errors import SettingError
 
 # Numbers, once given, are for ever: changing one changes every federation drawn with it.
-_STREAMS = {"samples": 1, "roles": 2, "split": 3, "sinusoid": 4, "precise": 5}
-Purpose = Literal["samples", "roles", "split", "sinusoid", "precise"]
+_STREAMS = {
+    "samples": 1,
+    "roles": 2,
+    "split": 3,
+    "sinusoid": 4,
+    "precise": 5,
+    "platform": 6,
+    "replay": 7,
+}
+Purpose = Literal["samples", "roles", "split", "sinusoid", "precise", "platform", "replay"]
 
 
 def stream(seed: int, purpose: Purpose, node: str | None = None) -> np.random.Generator:
