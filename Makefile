@@ -6,20 +6,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow test-all bench lint types check clean
+.PHONY: help demo test test-slow test-all bench docs lint types check clean
 
 help:
 	@echo "make demo      train, adapt and compare on handwritten digits (under two minutes)"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, the slow ones too, with line coverage"
 	@echo "make bench     how fast a round is, against others (some 20 minutes; see benchmarks/)"
+	@echo "make docs      the documentation, into build/site"
 	@echo "make check     lint and types"
 	@echo "make clean     remove the virtual environment and what was made in it"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"fedmeta needs Python 3.11 or newer, this is {v[0]}.{v[1]}: run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e edge
 	@touch $(READY)
 
 demo: $(READY)
@@ -47,6 +48,9 @@ $(BENCH)/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/run.py
 	$(BENCH)/bin/python benchmarks/report.py
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedmeta.algorithms import PerFedAvg
-from fedmeta.cli import adapt, compare, data, evaluate, report, reproduce, train, tune
+from fedmeta.cli import commands
 from fedmeta.objective import Adaptation
 from fedmeta.settings import build_settings
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = {
-    module.COMMAND.name: module.COMMAND
-    for module in (adapt, compare, data, evaluate, report, reproduce, train, tune)
-}
+COMMANDS = {command.name: command for command in commands()}
 
 
 def blocks(language: str) -> list[str]:

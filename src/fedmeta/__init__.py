@@ -32,7 +32,14 @@ from fedmeta.meta_model import MetaModel
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
 from fedmeta.participation import Participation
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.prior import federated_fisher
+from fedmeta.regularizers import (
+    Bregman,
+    OutputKL,
+    Regularizer,
+    SquaredEuclidean,
+    SquaredMahalanobis,
+)
 from fedmeta.training import Callback, Run, train
 
 __all__ = [
@@ -40,6 +47,7 @@ __all__ = [
     "Adaptation",
     "Algorithm",
     "Augmentation",
+    "Bregman",
     "Callback",
     "Centralised",
     "Contribution",
@@ -59,18 +67,22 @@ __all__ = [
     "ModelSettings",
     "Node",
     "Objective",
+    "OutputKL",
     "Participation",
     "Passes",
     "PerFedAvg",
     "PlatformState",
+    "Regularizer",
     "Reptile",
     "Run",
     "Scaling",
     "SquaredEuclidean",
+    "SquaredMahalanobis",
     "Task",
     "TrainingSettings",
     "evaluate_model",
     "federate",
+    "federated_fisher",
     "fit_scaling",
     "load",
     "train",

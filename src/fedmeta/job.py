@@ -23,12 +23,15 @@ from fedmeta.engines.ranks import Ranks
 from fedmeta.engines.resolution import lay_out
 from fedmeta.errors import DataError, SettingError, require, require_whole
 from fedmeta.evaluation import Evaluation, evaluate
+from fedmeta.fleet.privacy import Exposure
+from fedmeta.fleet.uplink import Uplink
 from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
 from fedmeta.losses import Loss, check_loss, named_loss
 from fedmeta.meta_model import MetaModel, check_same_tensors
 from fedmeta.models import ModelSettings, build
 from fedmeta.participation import Participation
 from fedmeta.plain import to_plain
+from fedmeta.regularizers import described
 from fedmeta.run_folder import Record
 from fedmeta.tree import Tree
 
@@ -113,6 +116,7 @@ class Job:
     layout: Layout
     participation: Participation
     settings: Mapping[str, Any]
+    uplink: Uplink = Uplink()
 
     @property
     def cohort(self) -> Cohort:
@@ -121,7 +125,9 @@ class Job:
 
     def engine(self, ranks: Ranks = Ranks()) -> LocalEngine:
         """The engine of this job, for the share of the nodes that a rank computes."""
-        return LocalEngine(self.algorithm, self.cohort, self.layout, self.participation, ranks)
+        return LocalEngine(
+            self.algorithm, self.cohort, self.layout, self.participation, ranks, self.uplink
+        )
 
     def evaluate(self, state: PlatformState) -> Evaluation | None:
         """The targets under the current model; None if there are none."""
@@ -170,6 +176,7 @@ def prepare(
     scaling: Scaling | None = None,
     execution: Execution = Execution(),
     participation: Participation = Participation(),
+    uplink: Uplink = Uplink(),
     augmentation: Augmentation = Augmentation(),
     initial: Tree | None = None,
     about_data: Mapping[str, Any] | None = None,
@@ -237,6 +244,38 @@ def prepare(
         "participation": to_plain(participation),
         "augmentation": to_plain(augmentation),
     }
+    prior = getattr(algorithm, "prior", None)
+    if prior is not None:
+        settings["prior"] = described(prior, network.theta)
+    if not uplink.plain:
+        _check_uplink(uplink, algorithm, layout, len(federation.sources))
+        chance = participation.fraction if participation.independent else 1.0
+        exposure = Exposure(training.rounds, chance)
+        uplink = uplink.resolved(exposure)
+        settings["uplink"] = {**to_plain(uplink), "promise": uplink.promise(exposure)}
     return Job(
-        federation, network, algorithm, training, function, scaling, layout, participation, settings
+        federation,
+        network,
+        algorithm,
+        training,
+        function,
+        scaling,
+        layout,
+        participation,
+        settings,
+        uplink,
     )
+
+
+def _check_uplink(uplink: Uplink, algorithm: Algorithm, layout: Layout, nodes: int) -> None:
+    """Refuse what cannot be had together."""
+    if uplink.privacy.on and getattr(algorithm, "automatic", False):
+        raise SettingError(
+            "penalty is 'auto', which looks at the losses of the nodes, but dp hides them",
+            "give a penalty as a number",
+        )
+    if uplink.guard.outliers != "keep" and layout.execution.path == "loop" and nodes > 1:
+        raise SettingError(
+            "nodes that are computed one by one cannot be judged against each other",
+            "use --path batched, or leave the guard out",
+        )

@@ -21,8 +21,11 @@ class Participation:
     same to the sum as a node that was never asked.
 
     Args:
-        fraction: share of the source nodes asked per round, in (0, 1]; at least one node is.
+        fraction: share of the source nodes asked per round, in (0, 1]; at least one node is
+            (unless `independent`).
         lost: probability that an upload is lost, in [0, 1).
+        independent: ask every node by itself, with the probability `fraction`, instead of a fixed
+            number of them; what amplification of privacy by sampling is known for.
 
     Example:
         >>> Participation(fraction=0.5).counted(4, 1, randomness.key(0)).tolist()
@@ -31,6 +34,7 @@ class Participation:
 
     fraction: float = 1.0
     lost: float = 0.0
+    independent: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.fraction <= 1, "fraction", self.fraction, "a share above 0 and at most 1")
@@ -43,8 +47,14 @@ class Participation:
         if self.fraction < 1:
             scores = randomness.uniform(randomness.fold(draw, _SAMPLE), nodes)
             count = max(1, round(self.fraction * nodes))
-            asked = torch.argsort(scores, stable=True)[:count].sort().values
+            drawn = scores < self.fraction if self.independent else _smallest(scores, count)
+            asked = asked[drawn]
         if self.lost > 0:
             luck = randomness.uniform(randomness.fold(draw, _LOSS), nodes)
             asked = asked[luck[asked] >= self.lost]
         return asked
+
+
+def _smallest(scores: Tensor, count: int) -> Tensor:
+    """Positions of the smallest scores, ascending."""
+    return torch.argsort(scores, stable=True)[:count].sort().values

@@ -7,6 +7,7 @@ checkpoints/       the newest states, for resuming
 model.safetensors  the meta-model
 summary.json       what came of it, and the metric of every target
 report.html        the same for people
+diagnosis.*        the run against the theory, if that was asked for
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class RunFolder:
     def reopen(self, settings: Mapping[str, Any]) -> None:
         """Make it an unfinished run again, with the settings it now goes on with."""
         write_json(self._settings_file, {"format": FORMAT, **settings})
-        for late in (self.path / "summary.json", self.model, self.report):
+        judged = self.path.glob("diagnosis.*")
+        for late in (self.path / "summary.json", self.model, self.report, *judged):
             late.unlink(missing_ok=True)
 
     def settings(self) -> dict[str, Any]:

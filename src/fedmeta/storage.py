@@ -32,14 +32,22 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves either the old one or the new one, never a part."""
+def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file so that a crash leaves either the old one or the new one, never a part.
+
+    Args:
+        path: the file.
+        content: what it will hold.
+        mode: who may read and write it, less the umask; 0o600 for secrets.
+    """
     path = path.resolve() if path.is_symlink() else path  # the link stays what it is
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     if path.exists() and not (path.is_file() or path.is_dir()):  # nor is a device replaced
         raise RunFolderError(f"{path} is a device, not a file", "name an ordinary file")
     with writing(path):
         try:
+            temporary.unlink(missing_ok=True)
+            temporary.touch(mode, exist_ok=False)  # never open to others, not even for a moment
             _write_synced(temporary, content)
             temporary.replace(path)
             _sync_folder(path.parent)

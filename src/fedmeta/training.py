@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedmeta import checkpoints, tree
-from fedmeta.algorithms.base import Algorithm, NodeState, PlatformState
+from fedmeta.algorithms.base import Algorithm, Fleet, NodeState, PlatformState
 from fedmeta.augmentation import Augmentation
 from fedmeta.checkpoints import Checkpoint
 from fedmeta.data.description import describe
@@ -26,6 +26,7 @@ from fedmeta.engines.local import RoundResult
 from fedmeta.engines.ranks import Ranks, current
 from fedmeta.errors import DivergedError, RunFolderError, SettingError
 from fedmeta.evaluation import Evaluation, metric_name
+from fedmeta.fleet.uplink import Uplink
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.losses import Loss
 from fedmeta.meta_model import MetaModel
@@ -50,6 +51,27 @@ class Callback(Protocol):
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """When the run has ended, however it did."""
+
+
+class Engine(Protocol):
+    """What runs the rounds of a job: `LocalEngine`, or a fleet of edges."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """All source nodes."""
+        ...
+
+    def start(self, theta: Tree) -> tuple[PlatformState, NodeState]:
+        """The states before the first round."""
+        ...
+
+    def round(self, state: PlatformState, nodes: NodeState, number: int) -> RoundResult:
+        """One round; `nodes` is updated in place."""
+        ...
+
+    def notes(self) -> list[str]:
+        """What happened since the last look that people should know of."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +103,7 @@ def train(
     scaling: Scaling | None = None,
     execution: Execution = Execution(),
     participation: Participation = Participation(),
+    uplink: Uplink = Uplink(),
     augmentation: Augmentation = Augmentation(),
     initial: Tree | None = None,
     folder: Path | str | None = None,
@@ -88,6 +111,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     about_data: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
+    engine: Callable[[Job], Engine] | None = None,
 ) -> Run:
     """Train a meta-model on the source nodes and evaluate it on the targets.
 
@@ -100,6 +124,7 @@ def train(
         scaling: of the inputs; None: per feature, from the source nodes.
         execution: device, dtype, path, memory budget, threads.
         participation: who is counted in a round.
+        uplink: what happens to contributions on their way: guard, privacy, compression.
         augmentation: random flips and shifts of the source nodes' images.
         initial: parameters to start from instead of the model's own.
         folder: where the run is kept; None keeps it in memory only.
@@ -107,6 +132,7 @@ def train(
         callbacks: told of every round.
         about_data: plain description of where the data came from, stored with the run.
         origin: the settings table the run was built from, stored so that it can be built again.
+        engine: what runs the rounds of a job; None: the local engine, in this process.
 
     Raises:
         DivergedError: when a loss or parameter stops being finite; the last checkpoint stays.
@@ -140,6 +166,7 @@ def train(
         scaling=scaling,
         execution=execution,
         participation=participation,
+        uplink=uplink,
         augmentation=augmentation,
         initial=initial,
         about_data=about_data,
@@ -152,7 +179,8 @@ def train(
     if not ranks.leads:  # one process writes and talks
         opened, callbacks = None, ()
     with machine(job.layout.execution), opened.held() if opened else nullcontext():
-        return _loop(job, identity, opened, resume, keeps, ranks, callbacks)
+        runner = job.engine(ranks) if engine is None else engine(job)
+        return _loop(job, runner, identity, opened, resume, keeps, ranks, callbacks)
 
 
 def identify(
@@ -173,6 +201,7 @@ def identify(
 
 def _loop(
     job: Job,
+    engine: Engine,
     identity: Mapping[str, Any],
     folder: RunFolder | None,
     resume: bool,
@@ -180,7 +209,7 @@ def _loop(
     ranks: Ranks,
     callbacks: Sequence[Callback],
 ) -> Run:
-    training, engine = job.training, job.engine(ranks)
+    training = job.training
     state, nodes = engine.start(job.model.theta)
     history: list[Record] = []
     done = 0

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmeta.cli import adapt, compare, data, evaluate, guarded, report, reproduce, train, tune
+from fedmeta.cli import commands, guarded
 from fedmeta.cli.plain_shell import run_plain
 from fedmeta.cli.typer_shell import run_typer
 
-MODULES = (train, adapt, evaluate, compare, tune, report, data, reproduce)
-COMMANDS = [each.COMMAND for each in MODULES]
+COMMANDS = commands()
 SHELLS = {"typer": run_typer, "plain": run_plain}
 _PROGRESS = re.compile(r"\S.*: round \d+/\d+")
 

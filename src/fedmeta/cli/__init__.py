@@ -15,17 +15,57 @@ from fedmeta.cli.plain_shell import run_plain
 from fedmeta.errors import FedmetaError
 
 
+def commands() -> list[Command]:
+    """All commands, in the order in which --help lists them."""
+    from fedmeta.cli import (
+        adapt,
+        certs,
+        compare,
+        data,
+        diagnose,
+        edge,
+        evaluate,
+        export,
+        fleet,
+        importance,
+        platform,
+        report,
+        reproduce,
+        sequence,
+        train,
+        tune,
+        ui,
+    )
+
+    modules = (
+        train,
+        adapt,
+        export,
+        evaluate,
+        compare,
+        tune,
+        importance,
+        report,
+        data,
+        diagnose,
+        sequence,
+        reproduce,
+        fleet,
+        certs,
+        platform,
+        edge,
+        ui,
+    )
+    return [each.COMMAND for each in modules]
+
+
 def main() -> NoReturn:
     """The program `fedmeta`, also `python -m fedmeta`: typer where it is, argparse where not."""
-    from fedmeta.cli import adapt, compare, data, evaluate, report, reproduce, train, tune
-
-    modules = (train, adapt, evaluate, compare, tune, report, data, reproduce)
-    commands = [each.COMMAND for each in modules]
     if importlib.util.find_spec("typer") is None:
-        sys.exit(guarded(run_plain, commands, sys.argv[1:]))
+        sys.exit(guarded(run_plain, commands(), sys.argv[1:]))
     from fedmeta.cli.typer_shell import run_typer
 
-    sys.exit(guarded(run_typer, commands, sys.argv[1:]))
+    sys.exit(guarded(run_typer, commands(), sys.argv[1:]))
 
 
 def run_one(command: Command) -> NoReturn:

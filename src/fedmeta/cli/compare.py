@@ -34,6 +34,7 @@ PARAMETERS = (
     *options.DATA,
     *options.METHOD,
     *options.PARTICIPATION,
+    *options.UPLINK,
     *options.MACHINE,
 )
 

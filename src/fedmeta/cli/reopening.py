@@ -51,6 +51,10 @@ def stored_table(folder: RunFolder, given: Mapping[str, Any]) -> Table:
         "--algorithm": (table.get("algorithm", ""), given.get("algorithm", "")),
         "--model": (table.get("model", {}).get("name", ""), given.get("model", {}).get("name", "")),
         "--loss": (table.get("loss", ""), given.get("loss", "")),
+        "--prior-kind": (
+            table.get("prior", {}).get("kind", ""),
+            given.get("prior", {}).get("kind", ""),
+        ),
     }
     for flag, (stored, typed) in code.items():
         if names_code(str(stored)) and stored != typed:

@@ -11,6 +11,7 @@ from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.command import Parameter, Values
 from fedmeta.errors import SettingError
 from fedmeta.objective import RECOMMENDED
+from fedmeta.prior import PriorSettings
 from fedmeta.settings import TABLES, Table, layered, merged, read_toml
 from fedmeta.tuning import nested
 
@@ -25,7 +26,8 @@ def _default(setting: str) -> str | None:
     if place.startswith("algorithms"):
         owner: Any = ADMMFedMeta() if hasattr(ADMMFedMeta, name) else FedAvg()
     else:
-        owner = RECOMMENDED if place == "inner" else TABLES.get(place, object)()
+        tables: dict[str, Any] = {**TABLES, "prior": PriorSettings}
+        owner = RECOMMENDED if place == "inner" else tables.get(place, object)()
     value = getattr(owner, name, None)
     if isinstance(value, bool):  # a switch is off where it is not given
         return None
@@ -161,9 +163,50 @@ ALGORITHM = _with_defaults(
         _M,
         setting="algorithms.{algorithm}.curvature",
     ),
-    Parameter("prior", str, "Run or model file of an earlier task.", _M, setting="prior.model"),
+)
+
+_P = "Earlier tasks"
+PRIOR = _with_defaults(
     Parameter(
-        "prior_strength", float, "λ: how strongly it holds on.", _M, setting="prior.strength"
+        "prior",
+        str,
+        "Run, checkpoint or model file of an earlier task, to be held near to.",
+        _P,
+        setting="prior.model",
+        metavar="RUN_OR_FILE",
+    ),
+    Parameter(
+        "prior_strength",
+        str,
+        "λ: how strongly it holds, a number or auto (trains twice).",
+        _P,
+        setting="prior.strength",
+        metavar="LAMBDA",
+        toml=True,
+    ),
+    Parameter(
+        "prior_kind",
+        str,
+        "By what: euclidean, fisher, path, outputs, generalised-kl, itakura-saito or "
+        "file.py:function (a convex h).",
+        _P,
+        setting="prior.kind",
+    ),
+    Parameter(
+        "prior_data",
+        str,
+        "Unlabelled samples that outputs are compared on.",
+        _P,
+        setting="prior.data",
+        metavar="FILE",
+    ),
+    Parameter(
+        "init",
+        str,
+        "Run, checkpoint or model file whose parameters to start from.",
+        _P,
+        setting="init",
+        metavar="RUN_OR_FILE",
     ),
 )
 
@@ -189,6 +232,43 @@ PARTICIPATION = _with_defaults(
     ),
     Parameter(
         "lost", float, "Probability that an upload is lost.", _M, setting="participation.lost"
+    ),
+)
+
+_U = "Uplink"
+UPLINK = (
+    Parameter(
+        "guard",
+        str,
+        "What becomes of outsized contributions: keep, reject or clip.",
+        _U,
+        setting="uplink.guard.outliers",
+        default="keep",
+    ),
+    Parameter(
+        "dp",
+        str,
+        "Differential privacy of devices: none, local or central.",
+        _U,
+        setting="uplink.privacy.dp",
+        default="none",
+    ),
+    Parameter("epsilon", float, "ε wanted over all rounds.", _U, setting="uplink.privacy.epsilon"),
+    Parameter(
+        "clip",
+        float,
+        "Largest norm of what a device sends, per weight.",
+        _U,
+        setting="uplink.privacy.clip",
+        default="1",
+    ),
+    Parameter(
+        "compress",
+        str,
+        "Shorten uploads: none, 8-bit or top-k.",
+        _U,
+        setting="uplink.compression.method",
+        default="none",
     ),
 )
 

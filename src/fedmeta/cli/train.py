@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, progress_bars, say, table
+from fedmeta.cli.importance import print_importance
 from fedmeta.cli.reopening import stored_table
-from fedmeta.comparison import train_settings
 from fedmeta.data import Federation, load
 from fedmeta.engines.ranks import Ranks, started
 from fedmeta.errors import MissingExtraError, RunFolderError, SettingError
+from fedmeta.from_settings import train_settings, with_strength
 from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Settings, Table, build_settings
+from fedmeta.settings import Settings, Table, build_settings, merged
+from fedmeta.tracking import tracker
 from fedmeta.training import Run
 
 PARAMETERS = (
@@ -23,18 +29,21 @@ PARAMETERS = (
     options.SEEDS,
     options.OUT,
     Parameter("resume", str, "Continue the run in this folder.", metavar="RUN"),
+    Parameter("track", str, "Log to tensorboard or mlflow too (may be given twice).", many=True),
     *options.DATA,
     *options.METHOD,
     *options.ALGORITHM,
+    *options.PRIOR,
     Parameter(
-        "init",
+        "importance",
         str,
-        "Run, checkpoint or model file whose parameters to start from.",
-        options.METHOD[0].panel,
-        setting="init",
-        metavar="RUN_OR_FILE",
+        "Store what each parameter mattered with the run: none, fisher or path.",
+        options.PRIOR[0].panel,
+        setting="importance",
+        default="none",
     ),
     *options.PARTICIPATION,
+    *options.UPLINK,
     *options.MACHINE,
 )
 
@@ -61,20 +70,40 @@ def run(values: Values) -> None:
         name = f"{settings.algorithm.name}-{Path(settings.data.name).stem}"
         given = values["resume"] or values["out"]
         folder = Path(given) if given else free_folder(Path("runs"), name)
+        trackers = [tracker(name, folder) for name in values["track"] or ()]
         if ranks.leads:
             _announce(settings, federation, ranks)
-        with progress_bars() if ranks.leads else nullcontext() as bar:
+        with _plain_warnings(), progress_bars() if ranks.leads else nullcontext() as bar:
+            if settings.prior.ties and settings.prior.strength == "auto":
+                pilot = [bar(f"{settings.algorithm.name} without the prior")] if bar else []
+                settings = with_strength(settings, federation, pilot)
+                # A resumed run goes on with this λ.
+                full = merged([full, {"prior": {"strength": settings.prior.strength}}])
             result = train_settings(
                 settings,
                 federation,
                 folder=folder,
                 resume=bool(values["resume"]),
-                callbacks=[bar(settings.algorithm.name)] if bar else [],
+                callbacks=[*([bar(settings.algorithm.name)] if bar else []), *trackers],
                 origin={"table": full},
             )
     if ranks.leads:
         print_result(result)
+        if settings.importance != "none":
+            print_importance(folder, settings.importance, result.meta_model, federation)
         print_report(folder)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings (an h that is not convex) as one line, without a place in our code."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _announce(settings: Settings, federation: Federation, ranks: Ranks) -> None:
@@ -92,11 +121,14 @@ def _train_repeats(values: Values, full: Table) -> None:
     """Several seeds, trained together where that can be: a comparison of one algorithm."""
     from fedmeta.cli.compare import compare_and_print  # which prints results as this command does
 
-    for other in ("resume", "seed"):
+    for other in ("resume", "seed", "track"):
         if values[other] is not None:
             raise SettingError(
-                f"--seeds and --{other} are both given", "repeats have seeds 0, 1, 2, … and no past"
+                f"--seeds and --{other} are both given",
+                "leave one out: repeats have seeds of their own and no past, and are not tracked",
             )
+    if full.get("importance", "none") != "none":
+        raise SettingError("--seeds and --importance are both given", "train one run at a time")
     name = str(full.get("algorithm", "admm-fedmeta"))
     compare_and_print(values, full, [name], "rounds", name)
 
@@ -129,6 +161,20 @@ def print_result(result: Run) -> None:
         title = f"{metric} of {len(summary['targets'])} target nodes by adaptation steps"
         table(title, columns, rows)
     say(f"{summary['status']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s")
+    if prior := summary["settings"].get("prior"):
+        say(f"prior    {prior_line(prior)}")
+
+
+def prior_line(prior: Mapping[str, Any]) -> str:
+    """What a run was tied to, in one line.
+
+    Example:
+        >>> prior_line({"kind": "SquaredEuclidean", "strength": 0.5, "tied": ["a"], "free": ["b"]})
+        'SquaredEuclidean, λ = 0.5; tied: a; free: b'
+    """
+    tied, free = prior["tied"], prior["free"]
+    which = f"tied: {', '.join(tied)}; free: {', '.join(free)}" if free else "all tensors tied"
+    return f"{prior['kind']}, λ = {prior['strength']:.4g}; {which}"
 
 
 def print_report(folder: Path) -> None:

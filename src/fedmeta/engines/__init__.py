@@ -1,1 +1,1 @@
-"""Engines run an algorithm's functions over a federation: `local` in this process."""
+"""Engines run an algorithm's functions over nodes: `local` in this process, `flower` in a fleet."""

@@ -20,6 +20,21 @@ from fedmeta.tree import map_leaves
 _NODES = 21  # the purpose of the nodes' random draws
 
 
+@dataclass(frozen=True)
+class Share:
+    """What nodes must know of the fleet that they are a part of.
+
+    Args:
+        samples: ΣD_j over all source nodes of the fleet.
+        first: how many source nodes come before those here.
+        sizes: length that support and query sets are padded to everywhere.
+    """
+
+    samples: int
+    first: int
+    sizes: tuple[int, int]
+
+
 @dataclass(frozen=True, eq=False)
 class Cohort:
     """Who is trained: a federation with its scaling, and the seed of all random draws.
@@ -28,11 +43,13 @@ class Cohort:
         federation: the nodes and their samples.
         scaling: what inputs are centred and divided by.
         seed: of every random draw.
+        share: of a larger fleet whose other nodes are elsewhere; None: these are all.
     """
 
     federation: Federation
     scaling: Scaling
     seed: int
+    share: Share | None = None
 
 
 class Standing(NamedTuple):
@@ -53,13 +70,38 @@ def node_keys(nodes: Sequence[Node], seed: int) -> Tensor:
     return randomness.fold(randomness.fold(randomness.key(seed), _NODES), names)
 
 
+def weighed(
+    algorithm: Algorithm,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    dtype: torch.dtype,
+    everyone: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """w_i and ρ_i of nodes.
+
+    Args:
+        algorithm: has the penalties.
+        names: of the nodes.
+        sizes: their D_i.
+        dtype: of the numbers.
+        everyone: ΣD_j over all source nodes; None: these are all.
+    """
+    held = torch.tensor(sizes, dtype=torch.float64)
+    weights = (held / (held.sum() if everyone is None else everyone)).to(dtype)
+    return weights, algorithm.penalties(names, weights)
+
+
 def standing_of(algorithm: Algorithm, cohort: Cohort, execution: Execution) -> Standing:
     """The standing facts of all source nodes of a cohort, on the device."""
-    sources = cohort.federation.sources
-    sizes = torch.tensor([node.size for node in sources], dtype=torch.float64)
-    weights = (sizes / sizes.sum()).to(execution.torch_dtype)
-    penalties = algorithm.penalties([node.name for node in sources], weights)
-    places = torch.arange(len(sources))
+    sources, share = cohort.federation.sources, cohort.share
+    weights, penalties = weighed(
+        algorithm,
+        [node.name for node in sources],
+        [node.size for node in sources],
+        execution.torch_dtype,
+        share.samples if share else None,
+    )
+    places = torch.arange(len(sources)) + (share.first if share else 0)
     standing = Standing(weights, penalties, places, node_keys(sources, cohort.seed))
     moved: Standing = map_leaves(lambda leaf: leaf.to(execution.torch_device), standing)
     return moved

@@ -29,12 +29,14 @@ from fedmeta.data.packing import NodeData, longest_sets
 from fedmeta.engines.cohort import Cohort, Standing, facts_at, keyed, standing_of
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout
+from fedmeta.engines.priors import Tensors, prior_tensors, with_prior_tensors
 from fedmeta.engines.ranks import Ranks
 from fedmeta.engines.reading import Reading
 from fedmeta.engines.recording import Recorder
 from fedmeta.engines.samples import NodeStore, StackedStores, fits_resident, rows_of
 from fedmeta.engines.states import Index, allocate, as_kernels_like, write
 from fedmeta.errors import DataError, SettingError
+from fedmeta.fleet.uplink import Uplink
 from fedmeta.objective import Facts
 from fedmeta.participation import Participation
 from fedmeta.storage import payload_bytes
@@ -65,24 +67,29 @@ class LocalEngine:
     have one more axis in front, the repeats'.
 
     Args:
-        algorithm: what nodes and platform do.
+        algorithm: what nodes and platform do; for several cohorts perhaps one each, which differ
+            in the tensors of their priors alone.
         cohort: the nodes, their scaling and the seed; or several with equally many nodes.
         layout: resolved execution and objective.
         participation: who is counted in a round; several cohorts count everyone.
         ranks: which share of the nodes is computed here.
+        uplink: what happens to contributions on their way; several cohorts send them as they are.
     """
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: Algorithm | Sequence[Algorithm],
         cohort: Cohort | Sequence[Cohort],
         layout: Layout,
         participation: Participation = Participation(),
         ranks: Ranks = Ranks(),
+        uplink: Uplink = Uplink(),
     ) -> None:
-        self._algorithm, self._objective = algorithm, layout.objective
+        own = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
+        self._algorithm, self._objective = own[0], layout.objective
         self._execution, self._participation = layout.execution, participation
         self._ranks, self.chunk = ranks, layout.execution.chunk or 1
+        self._uplink = uplink
         device = layout.execution.torch_device
         cohorts = [cohort] if isinstance(cohort, Cohort) else list(cohort)
         self._axis = 0 if isinstance(cohort, Cohort) else 1  # which axis is the nodes'
@@ -97,12 +104,15 @@ class LocalEngine:
                 "the repeats have different numbers of source nodes", "train them one by one"
             )
         self._mine = ranks.share(count)
-        standing = [standing_of(algorithm, one, layout.execution) for one in cohorts]
+        standing = [standing_of(own[0], one, layout.execution) for one in cohorts]
         penalty = [one.penalty.sum() for one in standing]
         self._standing: Standing = self._join([self._cut(one) for one in standing])
         self._keys = self._standing.key.cpu()
         self._weight = self._join([one.weight for one in standing])
         self.fleet = Fleet(self._join(penalty), count)
+        priors = [prior_tensors(each, self._standing.weight) for each in own]
+        joined = self._join(priors * len(cohorts) if len(priors) == 1 else priors)
+        self._prior: Tensors = map_leaves(lambda leaf: as_kernels_like(leaf, self._axis), joined)
         self._draws = randomness.fold(randomness.key(cohorts[0].seed), _PARTICIPATION)
         self._store = _store(cohorts, self._mine, layout.execution, self._axis)
         self._chunk_sum = self._lift(self._sum_of_chunk, (0, 0, 0, 0, None))
@@ -116,7 +126,8 @@ class LocalEngine:
         if device.type == "cuda":
             self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         batched = layout.execution.path == "batched"
-        self._can_be_one_piece = device.type == "cuda" and batched and ranks.size == 1
+        alone = ranks.size == 1 and uplink.privacy.dp != "central"  # whose noise comes between
+        self._can_be_one_piece = device.type == "cuda" and batched and alone
 
     def start(self, theta: Tree) -> tuple[PlatformState, NodeState]:
         """The platform's and all nodes' states before the first round.
@@ -129,18 +140,22 @@ class LocalEngine:
             state = self._algorithm.init(theta, Fleet(penalty, self.fleet.nodes))
             return state.theta, state.memory
 
-        def some_nodes(theta: Tree, standing: Standing) -> NodeState:
-            init = torch.func.vmap(lambda facts: self._algorithm.init_node(theta, facts))
-            return init(facts_at(standing, torch.zeros_like(standing.position[0])))
+        def some_nodes(theta: Tree, shared: Tree, standing: Standing) -> NodeState:
+            def init(facts: Facts) -> NodeState:
+                own = self._algorithm.init_node(theta, facts)
+                return {**own, **self._uplink.init_node(shared, facts)}
+
+            return torch.func.vmap(init)(facts_at(standing, torch.zeros_like(standing.position[0])))
 
         theta = {name: as_kernels_like(leaf, self._axis) for name, leaf in theta.items()}
         state = PlatformState(*self._lift(one_platform)(theta, self.fleet.penalty))
         # Tensors of its own, whatever the algorithm made of θ.
         state = PlatformState(*map_leaves(torch.clone, (state.theta, dict(state.memory))))
         states: NodeState = {}
+        shared = self._algorithm.broadcast(state)
         standing = keyed(self._standing, self._keys, 0)
         for rows in torch.split(torch.arange(len(self._mine)), self.chunk):
-            some = self._lift(some_nodes)(theta, self._pick(rows, standing))
+            some = self._lift(some_nodes)(theta, shared, self._pick(rows, standing))
             if not states:
                 first = self._pick(torch.arange(1), some)
                 states = allocate(first, len(self._mine), self._execution, self._axis)
@@ -160,11 +175,11 @@ class LocalEngine:
         if self._can_be_one_piece and len(counted) == self.fleet.nodes <= self.chunk:
             step = self._in_one_piece(state, nodes, moment, weight)
         if step is None:
-            total = self._summed(state, nodes, counted, moment)
+            total = self._released(self._summed(state, nodes, counted, moment), number)
             if self._copies is not None:  # states are in their place when the numbers are
                 torch.cuda.current_stream().wait_stream(self._copies)
             before = state.theta, dict(state.memory)
-            step = (total, *self._platform(*before, total, self.fleet.penalty, weight))
+            step = (total, *self._platform(*before, total, self.fleet.penalty, weight, self._prior))
         total, theta, memory, metrics = step
         if self._copies is not None:  # a recording's results are overwritten by the next
             theta, memory = cloned((theta, memory))
@@ -180,6 +195,20 @@ class LocalEngine:
         reading = Reading(list(metrics)[:-1], values, known, arrival)
         return RoundResult(PlatformState(theta, memory), nodes, reading)
 
+    def contributed(self, shared: Tree, nodes: NodeState, number: int) -> Contribution:
+        """The nodes' half of a round alone: Σ contributions of all nodes here.
+
+        Args:
+            shared: what the platform sent, see `Algorithm.broadcast`.
+            nodes: updated in place.
+            number: of the round.
+        """
+        moment = torch.full((), number, dtype=torch.int64, device=self._execution.torch_device)
+        self._standing = keyed(self._standing, self._keys, number)
+        total = self._totalled(shared, nodes, torch.arange(len(self._mine)), moment)
+        assert total is not None, "there are nodes"
+        return total
+
     def notes(self) -> list[str]:
         """What happened since the last look that people should know of."""
         notes, self._notes = self._notes, []
@@ -191,7 +220,7 @@ class LocalEngine:
         """The whole round as one recording, when all nodes are computed at once; None: no room."""
         rows = torch.arange(len(self._mine))
         try:
-            inputs = (*self._inputs(rows, nodes), moment, self.fleet.penalty, weight)
+            inputs = (*self._inputs(rows, nodes), moment, self.fleet.penalty, weight, self._prior)
             step, updated = self._whole(state.theta, dict(state.memory), *inputs)
         except torch.OutOfMemoryError as error:
             self._shrink(error, len(rows))
@@ -212,11 +241,20 @@ class LocalEngine:
         moment: Tensor,
         penalty: Tensor,
         weight: Tensor,
+        prior: Tensors,
     ) -> tuple[_Step, NodeState]:
         """Both halves of a round for all nodes: pure."""
         shared = self._algorithm.broadcast(PlatformState(theta, memory))
         total, states = self._chunk_sum(shared, mine, data, standing, moment)
-        return (total, *self._platform_step(theta, memory, total, penalty, weight)), states
+        return (total, *self._platform_step(theta, memory, total, penalty, weight, prior)), states
+
+    def _released(self, total: Contribution, number: int) -> Contribution:
+        """The sum as the platform may look at it."""
+        if self._uplink.privacy.dp != "central":
+            return total
+        expected = self._participation.fraction * self.fleet.penalty
+        key = randomness.fold(self._draws, number).to(expected.device)
+        return self._uplink.released(total, self._weight.max(), expected, key)
 
     def _summed(
         self, state: PlatformState, nodes: NodeState, counted: Tensor, moment: Tensor
@@ -309,22 +347,29 @@ class LocalEngine:
         """Σ contributions and new states of a chunk of nodes: pure."""
 
         def step(node: NodeState, data: NodeData, facts: Facts) -> tuple[Contribution, NodeState]:
-            return self._algorithm.node_step(self._objective, shared, node, data, facts)
+            return self._sent_by_node(shared, node, data, facts)
 
         contributions, states = torch.func.vmap(step)(mine, data, facts_at(standing, moment))
+        contributions, states = self._uplink.judged(contributions, standing.weight, mine, states)
         return map_leaves(lambda leaf: leaf.sum(0), contributions), states
 
     def _node_sum(
         self, shared: Tree, mine: NodeState, data: NodeData, standing: Standing, moment: Tensor
     ) -> tuple[Contribution, NodeState]:
-        """The same for a single node as it is, without padding."""
+        """The same for a single node as it is, without padding; there is nobody to judge it by."""
         node, samples, facts = map_leaves(
             lambda leaf: leaf[0], (mine, data, facts_at(standing, moment))
         )
-        contribution, state = self._algorithm.node_step(
-            self._objective, shared, node, samples, facts
-        )
+        contribution, state = self._sent_by_node(shared, node, samples, facts)
         return contribution, map_leaves(lambda leaf: leaf.unsqueeze(0), state)
+
+    def _sent_by_node(
+        self, shared: Tree, node: NodeState, data: NodeData, facts: Facts
+    ) -> tuple[Contribution, NodeState]:
+        """What a node sends in answer to what it was sent, and its new state."""
+        own = self._uplink.algorithm_part(node)
+        contribution, state = self._algorithm.node_step(self._objective, shared, own, data, facts)
+        return self._uplink.sent(contribution, node, state, facts)
 
     def _step_of_platform(
         self,
@@ -333,15 +378,13 @@ class LocalEngine:
         total: Contribution,
         penalty: Tensor,
         weight: Tensor,
+        prior: Tensors,
     ) -> tuple[Tree, Mapping[str, Tree], Metrics]:
         """The platform's step and all numbers of the round: pure."""
         before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
-        after, metrics = self._algorithm.platform_step(before, total, fleet)
-        metrics = {**readable(total.metrics, weight), **metrics}  # the platform knows better
-        # The last one is for us: NaN if a parameter is not finite, else 0.
-        values = {**metrics, "": tree.zero_or_nan(after.theta)}
-        double = {name: value.to(torch.float64) for name, value in values.items()}
-        return after.theta, after.memory, double
+        algorithm = with_prior_tensors(self._algorithm, prior)
+        after, metrics = platform_half(algorithm, before, total, fleet, weight)
+        return after.theta, after.memory, metrics
 
     def _inputs(self, rows: Tensor, nodes: NodeState) -> tuple[NodeState, NodeData, Standing]:
         """States, samples and standing facts of the nodes at some positions, on the device."""
@@ -433,8 +476,24 @@ class LocalEngine:
         scalars = {"weight": total.weight, **total.metrics}
         return {
             "bytes_down": payload_bytes(shared),
-            "bytes_up": payload_bytes({**total.update, **scalars}),
+            "bytes_up": self._uplink.bytes_up(total.update, scalars),
         }
+
+
+def platform_half(
+    algorithm: Algorithm, before: PlatformState, total: Contribution, fleet: Fleet, weight: Tensor
+) -> tuple[PlatformState, Metrics]:
+    """The platform's step and all numbers of a round, from the sum of its contributions: pure.
+
+    Args:
+        algorithm, before, total, fleet: see `Algorithm.platform_step`.
+        weight: Σw_i of the nodes that were counted.
+    """
+    after, metrics = algorithm.platform_step(before, total, fleet)
+    metrics = {**readable(total.metrics, weight), **metrics}  # the platform knows better
+    # The last one is for us: NaN if a parameter is not finite, else 0.
+    values = {**metrics, "": tree.zero_or_nan(after.theta)}
+    return after, {name: value.to(torch.float64) for name, value in values.items()}
 
 
 def readable(sums: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
@@ -457,6 +516,7 @@ def _store(
 ) -> NodeStore | StackedStores:
     """The samples of the nodes computed here, padded to one shape for all cohorts."""
     lengths = [longest_sets(one.federation.sources) for one in cohorts]
+    lengths += [one.share.sizes for one in cohorts if one.share is not None]
     sizes = max(support for support, _ in lengths), max(query for _, query in lengths)
     stores = []
     for one in cohorts:

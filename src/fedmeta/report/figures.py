@@ -120,7 +120,7 @@ def norms(run: RunFacts) -> Picture | None:
             _line(axes, xs, ys, series_colour(number), width=widths[name], dashed=dashed)
             ends.append((ys[-1], name, series_colour(number)))
         rounds_axis(axes, max(xs[-1] for xs, _ in lines.values()))
-        _at_least_a_decade(axes)
+        at_least_a_decade(axes)
         value_axis(axes)
         end_labels(axes, ends, 200)
 
@@ -327,7 +327,7 @@ def _heat_map(
         for name, count in node.classes.items():
             xs.append(column + 0.06)
             ys.append(rows[name] + 0.06)
-            shades.append(0.2 + 0.8 * count / most)
+            shades.append(0.2 + 0.8 * (count / most))  # at most 1, exactly
     for x, y, shade in zip(xs, ys, shades, strict=True):
         axes.fill(
             [x, x + 0.88, x + 0.88, x], [y, y, y + 0.88, y + 0.88], color=tint, alpha=shade, lw=0
@@ -438,7 +438,7 @@ def metric_axis(axes: Axes, metric: str, values: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(metric_ticks(metric))
 
 
-def _at_least_a_decade(axes: Axes) -> None:
+def at_least_a_decade(axes: Axes) -> None:
     """So that a logarithmic axis has two labels to read it by."""
     low, high = axes.get_ylim()
     if high < 100 * low:

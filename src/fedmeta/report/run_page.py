@@ -20,9 +20,11 @@ _SYMBOLS = {
     "local_steps": "K",
     "difference.growth": "δ",
     "rounds": "T",
+    "strength": "λ",
 }
 _GROUPS = {
     "algorithm": "Algorithm",
+    "prior": "Prior model",
     "training": "Training",
     "model": "Model",
     "data": "Data",
@@ -177,14 +179,25 @@ def _settings(run: RunFacts) -> list[tuple[str, list[Fact]]]:
     groups = []
     for key, title in _GROUPS.items():
         stored = run.settings.get(key) or {}
+        if key == "algorithm":  # its prior has a group of its own
+            stored = {name: value for name, value in stored.items() if name != "prior"}
         facts = [
             Fact(name.replace("_", " ").replace(".", " · "), value, _SYMBOLS.get(name, ""))
             for name, value in _flat(stored)
         ]
+        if key == "prior" and facts:
+            facts = [*_prior_source(run), *facts]
         if key == "training" and "loss" in run.settings:
             facts.append(Fact("loss", fmt.setting(run.settings["loss"])))
         groups.append((title, facts))
     return [(title, facts) for title, facts in groups if facts]
+
+
+def _prior_source(run: RunFacts) -> list[Fact]:
+    """Which file or run the prior was read from, where the run was made from settings."""
+    origin = run.identity.get("origin") or {}
+    path = ((origin.get("table") or {}).get("prior") or {}).get("model")
+    return [] if path is None else [Fact("model", fmt.setting(path))]
 
 
 def _flat(stored: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

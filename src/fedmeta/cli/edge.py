@@ -1,0 +1,93 @@
+"""`fedmeta edge`: this device's own data takes part in a platform's training."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from pathlib import Path
+
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import say
+from fedmeta.errors import DataError, SettingError
+
+_X = "Machine"
+_RETRIES, _PAUSE, _LONG = 10, 10, 120  # tries; seconds between them; seconds that make one good
+PARAMETERS = (
+    Parameter("platform", str, "Where the platform is reached.", metavar="HOST:PORT"),
+    Parameter(
+        "data", str, "This device's samples: .csv, .parquet, .npz or a folder of images.", short="d"
+    ),
+    Parameter("label", str, "Label column.", default="label"),
+    Parameter("node", str, "Column that says whose sample it is, if it serves several devices."),
+    Parameter("name", str, "What the platform knows it by.", default="host name"),
+    Parameter("home", str, "Folder for what it must remember.", default="edges/NAME"),
+    Parameter("certs", str, "Folder with ca.crt and nodes/NAME.", default="certs"),
+    Parameter("insecure", bool, "Neither encrypt nor authenticate: on trusted networks only."),
+    Parameter("retries", int, "Tries to connect after one that failed.", default="10"),
+    Parameter("prepare", bool, "Start nothing: print Flower's own commands for it."),
+    Parameter("device", str, "cpu or cuda.", _X),
+    Parameter("threads", int, "CPU threads.", _X),
+    Parameter("memory", float, "Memory budget in GiB.", _X),
+)
+
+
+def run(values: Values) -> None:
+    """Start a SuperNode for this device's data and stay with it."""
+    from fedmeta.engines.flower import programs
+    from fedmeta.engines.flower.edge import Edge
+    from fedmeta.engines.flower.hosting import serving
+    from fedmeta.engines.flower.programs import Credentials, ProgramError
+    from fedmeta.engines.flower.shards import EdgeData
+
+    for needed in ("platform", "data"):
+        if not values[needed]:
+            raise SettingError(f"--{needed} is missing", "see --help")
+    if not re.fullmatch(r".+:\d+", values["platform"]):
+        raise SettingError(f"--platform is {values['platform']!r}", "give HOST:PORT")
+    name = values["name"] or socket.gethostname()
+    path = Path(values["data"]).expanduser().absolute()
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}", "check the path")
+    home = Path(values["home"] or f"edges/{name}")
+    machine = {k: values[k] for k in ("device", "threads", "memory") if values[k] is not None}
+    Edge(name, EdgeData(str(path), values["label"], values["node"]), machine).save(home)
+    certs = Credentials(Path(values["certs"] or "certs"))
+    credentials = None if values["insecure"] else certs
+    if values["prepare"]:
+        port = programs.free_port()
+        node = programs.supernode(name, home, values["platform"], port, credentials)
+        say(programs.typed(node, home / "flower"))
+        return
+    say(f"edge {name} serves {path} at {values['platform']} until it is interrupted")
+    say(f"memory   {home}")
+    say(f"log      {home / 'supernode.log'}")
+    retries = _RETRIES if values["retries"] is None else values["retries"]
+    failed = 0
+    while failed <= retries:
+        started = time.monotonic()
+        with serving(name, home, values["platform"], credentials) as process:
+            code = process.wait()
+        failed = 1 if time.monotonic() - started > _LONG else failed + 1
+        if failed <= retries:  # perhaps the platform has not registered its key yet
+            say(f"not connected (code {code} of Flower's SuperNode): next try in {_PAUSE} s")
+            time.sleep(_PAUSE)
+    raise ProgramError(
+        f"Flower's SuperNode ended with code {code}: the platform does not let {name} in, or has "
+        "another certificate",
+        f"see {home / 'supernode.log'}",
+    )
+
+
+COMMAND = Command(
+    "edge",
+    "Let this device's data take part in a platform's training, over Flower.",
+    PARAMETERS,
+    run,
+    example="fedmeta edge --platform 10.0.0.1:9443 --data mine.csv --label activity",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

@@ -1,0 +1,113 @@
+"""`fedmeta platform`: train over edges on other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.console import progress_bars, say
+from fedmeta.cli.fleet import FLEET, fleet_settings, new_plan, print_edges, print_outcome, resumed
+from fedmeta.cli.train import PARAMETERS as TRAIN
+from fedmeta.cli.train import free_folder
+from fedmeta.errors import FedmetaError
+from fedmeta.settings import build_settings, merged
+
+_DEFAULT_PORT = 8000
+_LEFT_OUT = ("seeds", "lost", "track", "data", "folder", "partition", "nodes", "classes_per_node")
+PARAMETERS = (
+    *FLEET,
+    Parameter("host", str, "Address to listen at.", "Fleet", default="127.0.0.1"),
+    Parameter(
+        "certs",
+        str,
+        "Folder with ca.crt, server.pem, server.key, nodes/*.pub.",
+        "Fleet",
+        default="certs",
+    ),
+    Parameter(
+        "targets", str, "File with nodes to judge the model on, which take no part.", "Fleet"
+    ),
+    Parameter("prepare", bool, "Start nothing: print Flower's own commands for it.", "Fleet"),
+    *(each for each in TRAIN if each.name not in (*_LEFT_OUT, "precise")),
+)
+
+
+def run(values: Values) -> None:
+    """Start a SuperLink and a run, say how edges join, and follow it to its end."""
+    from fedmeta.engines.flower import programs
+    from fedmeta.engines.flower.hosting import Host, hosting, run_to_end
+    from fedmeta.engines.flower.programs import Credentials
+
+    folder = resumed(PARAMETERS, values) if values["resume"] else _planned(values)
+    certs = Path(values["certs"] or "certs")
+    credentials = None if values["insecure"] else Credentials(certs)
+    address, port = values["host"] or "127.0.0.1", values["port"] or _DEFAULT_PORT
+    host = Host(folder.absolute(), address, port, credentials)
+    keys = sorted((certs / "nodes").glob("*.pub")) if credentials else []
+    if values["prepare"]:
+        programs.write_config(host.home, port, credentials)
+        for command in host.commands(keys):
+            say(programs.typed(command, host.home))
+        return
+    with hosting(host, keys) as superlink:
+        _say_how_to_join(values, address, port)
+        try:
+            with progress_bars() as bar:
+                run_to_end(host, superlink, [bar("fleet")])
+        except FedmetaError:
+            print_edges(folder)
+            raise
+    print_outcome(folder)
+
+
+def _planned(values: Values) -> Path:
+    from fedmeta.engines.flower.shards import EdgeData
+
+    # Nodes come with the edges, a column that names them or not.
+    comes = {"data": {"name": "fleet", "node": "node"}}
+    full = merged([comes, options.settings_table(PARAMETERS, values)])
+    settings = build_settings(full)
+    name = f"platform-{settings.algorithm.name}"
+    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
+    targets = None
+    if values["targets"]:
+        path = Path(values["targets"]).expanduser().absolute()
+        targets = EdgeData(str(path), values["label"], values["node"])
+    new_plan(folder, full, fleet_settings(values), targets)
+    say(
+        f"{settings.algorithm.name}, {settings.training.rounds} rounds, seed "
+        f"{settings.training.seed}; run {folder}"
+    )
+    return folder
+
+
+def _say_how_to_join(values: Values, address: str, port: int) -> None:
+    """What to type on the other machines."""
+    here = "HOST" if address in ("127.0.0.1", "0.0.0.0") else address
+    how = "--insecure" if values["insecure"] else "--certs FOLDER"
+    say(f"the platform listens at {address}:{port}; on every edge:")
+    say(f"  fedmeta edge --platform {here}:{port} --name NAME --data FILE --label COLUMN {how}")
+    if not values["insecure"]:
+        say("FOLDER has ca.crt and nodes/NAME, which fedmeta certs has made here")
+    if address == "127.0.0.1":
+        say("edges on other machines come through the fence, whose port they are given")
+    else:
+        say(
+            "whoever reaches this port may control the fleet: put the fence before it "
+            "(docs/how-to/run-a-fleet.md)"
+        )
+
+
+COMMAND = Command(
+    "platform",
+    "Train over edges on other machines, over Flower.",
+    PARAMETERS,
+    run,
+    example="fedmeta platform --edges 3 --rounds 100 --certs certs --out runs/fleet",
+)
+
+if __name__ == "__main__":
+    from fedmeta.cli import run_one
+
+    run_one(COMMAND)

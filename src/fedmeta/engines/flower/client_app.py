@@ -1,0 +1,48 @@
+"""An edge as Flower's ClientApp: a message is handed to the edge's worker, or answered here.
+
+Flower starts a new process for every message, so whatever an edge remembers lies in its folder,
+which the SuperNode names: --node-config 'edge="FOLDER"'.
+
+This file and door.py travel in the app that Flower ships (see app.py) and import nothing of fedmeta
+before it is needed, since that would load PyTorch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from .door import ask
+
+app = ClientApp()
+
+
+@app.query()
+def on_introduce(message: Message, context: Context) -> Message:
+    """Who this edge is."""
+    return _answered("introduce", message, context)
+
+
+@app.train()
+def on_round(message: Message, context: Context) -> Message:
+    """This edge's part of a round."""
+    return _answered("round", message, context)
+
+
+def _answered(kind: str, message: Message, context: Context) -> Message:
+    home = Path(str(context.node_config["edge"]))
+    facts = str(cast(ConfigRecord, message.content["facts"])["json"])
+    tensors = cast(ArrayRecord, message.content["tensors"])["all"].data
+    reply = ask(home, kind, facts, tensors)
+    if reply is None:
+        from fedmeta.engines.flower.edge import answer
+
+        reply = answer(home, kind, facts, tensors)
+    array = Array(dtype="uint8", shape=(len(reply[1]),), stype="safetensors", data=reply[1])
+    records = RecordDict()
+    records["facts"] = ConfigRecord({"json": reply[0]})
+    records["tensors"] = ArrayRecord({"all": array})
+    return Message(records, reply_to=message)

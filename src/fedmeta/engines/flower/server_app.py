@@ -1,0 +1,104 @@
+"""The platform as Flower's ServerApp: `plan.carry_out` over Flower's grid.
+
+The run folder, which has the plan, is named by the run's configuration:
+`flwr run APP NAME --run-config 'folder="FOLDER"'`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from fedmeta.engines.flower.parcel import Parcel
+from fedmeta.engines.flower.plan import FOLDER, carry_out
+from fedmeta.engines.flower.wire import from_records, to_records
+from fedmeta.errors import FedmetaError
+from fedmeta.storage import write_json
+
+from flwr.app import Context, Message, MessageType  # isort: skip  # after wire
+from flwr.serverapp import Grid, ServerApp  # isort: skip
+
+OUTCOME = "outcome.json"
+_KINDS = {"introduce": MessageType.QUERY, "round": MessageType.TRAIN}
+_POLL = 0.3  # seconds between two looks for replies
+_SPARE = 30.0  # seconds that a message outlives its deadline, so that late replies can be told
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carry out the plan of a run folder; how it ended is left there."""
+    folder = Path(str(context.run_config["folder"]))
+    outcome = {"problem": "", "remedy": "", "code": 0}
+    try:
+        carry_out(folder, GridCourier(grid), waiting=_say)
+    except FedmetaError as error:
+        outcome = {"problem": error.problem, "remedy": error.remedy, "code": error.exit_code}
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        outcome = {"problem": said, "remedy": "see the log of the SuperLink", "code": 1}
+        raise
+    finally:  # nobody looks into this process
+        write_json(folder / FOLDER / OUTCOME, outcome)
+
+
+class GridCourier:
+    """Flower's grid as a courier.
+
+    Args:
+        grid: of the run.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def connected(self) -> dict[int, str]:
+        """Flower's numbers of the SuperNodes that are online, and the names they registered."""
+        return {node.node_id: node.name for node in self._grid.get_nodes()}
+
+    def ask(
+        self,
+        kind: Literal["introduce", "round"],
+        parcels: Mapping[int, Parcel],
+        deadline: float,
+    ) -> dict[int, Parcel | str]:
+        """Send to all and wait for all, but not beyond the deadline."""
+        end, asked = time.monotonic() + deadline, {}
+        for address, parcel in parcels.items():
+            message = Message(
+                to_records(parcel),
+                dst_node_id=address,
+                message_type=_KINDS[kind],
+                ttl=deadline + _SPARE,
+                group_id=str(parcel.facts.get("round", "")),
+            )
+            for number in self._grid.push_messages([message]):
+                if number:
+                    asked[number] = address
+        replies: dict[int, Parcel | str] = {}
+        while asked and time.monotonic() < end:
+            for message in self._grid.pull_messages(list(asked)):
+                # By the question: an error in the name of a dead node comes from the SuperLink.
+                address = asked.pop(message.metadata.reply_to_message_id)
+                replies[address] = _read(message)
+            if asked:
+                time.sleep(_POLL)
+        return replies
+
+
+def _read(message: Message) -> Parcel | str:
+    if message.has_error():
+        return f"Flower's error {message.error.code} ({message.error.reason})"
+    try:
+        return from_records(message.content)
+    except FedmetaError as error:
+        return error.problem
+
+
+def _say(line: str) -> None:
+    print(f"fedmeta: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What a fleet needs beyond the method: a guard, privacy, short uploads, keys and a fence."""

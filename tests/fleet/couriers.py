@@ -1,0 +1,70 @@
+"""Fleets without processes: edges that live in folders, and a courier that loses messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedmeta.data import Federation, load
+from fedmeta.engines.flower.courier import FleetSettings
+from fedmeta.engines.flower.edge import Edge, answer
+from fedmeta.engines.flower.parcel import Parcel
+from fedmeta.engines.flower.plan import Plan
+from fedmeta.engines.flower.shards import EdgeData, save_shard
+from fedmeta.engines.ranks import Ranks
+from fedmeta.settings import build_settings
+
+Fate = Callable[[int, Parcel], str]
+"""Of a round's message to an address: "" (it arrives), "lost", "late" (the reply is lost), …"""
+
+
+class HomeCourier:
+    """Calls the edges in this process, and passes every message through bytes as a wire would."""
+
+    def __init__(self, homes: Mapping[int, Path], fate: Fate = lambda *_: "") -> None:
+        self.homes, self.fate = dict(homes), fate
+        self.names: dict[int, str] = {}  # under which keys were let in
+        self.sent: list[tuple[int, Parcel]] = []
+        self.received: list[tuple[int, Parcel]] = []
+
+    def connected(self) -> dict[int, str]:
+        return {address: self.names.get(address, "") for address in self.homes}
+
+    def ask(self, kind: str, parcels: Mapping[int, Parcel], deadline: float) -> dict[int, Any]:
+        replies: dict[int, Any] = {}
+        for address, parcel in parcels.items():
+            fate = "" if kind == "introduce" else self.fate(address, parcel)
+            if fate == "lost" or address not in self.homes:
+                continue
+            self.sent.append((address, parcel))
+            reply = Parcel.decoded(*answer(self.homes[address], kind, *parcel.encoded()))
+            self.received.append((address, reply))
+            if fate != "late":
+                replies[address] = reply
+        return replies
+
+
+def fleet_of(
+    folder: Path, table: dict[str, Any], edges: int, **settings: Any
+) -> tuple[Federation, dict[int, Path]]:
+    """Plan a run in `folder`/run and deal its source nodes out to edges."""
+    built = build_settings(table)
+    federation = load(built.data, built.training.seed)
+    homes = {}
+    for number in range(edges):
+        share = Ranks(number, edges).share(len(federation.sources))
+        home = folder / f"edge-{number + 1}"
+        home.mkdir(parents=True)
+        shard = home / "shard.safetensors"
+        save_shard(shard, federation, federation.sources[share.start : share.stop])
+        Edge(f"edge-{number + 1}", EdgeData(str(shard))).save(home)
+        homes[100 + number] = home
+    targets = None
+    if federation.targets:
+        save_shard(folder / "targets.safetensors", federation, federation.targets)
+        targets = EdgeData(str(folder / "targets.safetensors"))
+    fleet = replace(FleetSettings(edges=edges, deadline=0.2), **settings)
+    Plan("run1", table, fleet, targets).save(folder / "run")
+    return federation, homes
