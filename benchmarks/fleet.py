@@ -2,7 +2,7 @@
 
     python benchmarks/fleet.py [--rounds 10] [--edges 2] [--model 100000]
 
-In one session, with the same SuperLink and SuperNodes and in turns: rounds of ours, and rounds of a
+In one run, with the same SuperLink and SuperNodes and in turns: rounds of ours, and rounds of a
 strategy that does nothing but move the same bytes, looking for replies as often as ours does. Needs
 fedmeta[flower] and some quiet cores. Prints seconds per round (median, and the middle half) and
 bytes per upload.

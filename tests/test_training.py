@@ -535,3 +535,15 @@ def test_theta_can_be_read_from_the_folder(tmp_path: Path) -> None:
     run = trained(folder=tmp_path / "run")
     theta = load_theta(tmp_path / "run")
     assert all(torch.equal(theta[name], leaf) for name, leaf in run.meta_model.theta.items())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [(ADMMFedMeta(), 0.01), (ADMMFedMeta(Adaptation(1.0, scope="head")), 1.0)],
+)
+def test_default_step_size_where_values_are_predicted(
+    algorithm: ADMMFedMeta, expected: float
+) -> None:
+    """Nobody asks for α = 1 there by leaving it open; who writes it gets it."""
+    job = prepare(regression(), ModelSettings("mlp"), algorithm, TrainingSettings(rounds=0))
+    assert job.settings["algorithm"]["inner"]["step_size"] == expected

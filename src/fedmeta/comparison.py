@@ -19,6 +19,7 @@ from fedmeta.intervals import interval
 from fedmeta.job import Job, prepare
 from fedmeta.objective import Adaptation
 from fedmeta.plain import to_plain
+from fedmeta.prior import PriorSettings
 from fedmeta.repeats import train_together, what_separates
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, merged
@@ -93,9 +94,11 @@ def compare(
         tasks = []
         for seed, federation in zip(seeds, federations, strict=True):
             rounds = _rounds(settings, contestants[0].algorithm, contestant, equal, federation)
+            tied = getattr(contestant.algorithm, "prior", None) is not None
             one = replace(
                 settings,
                 algorithm=contestant.algorithm,
+                prior=settings.prior if tied else PriorSettings(),
                 training=replace(settings.training, seed=seed, rounds=rounds),
             )
             now = {"training": {"seed": seed, "rounds": rounds}}

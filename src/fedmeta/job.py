@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
 from fedmeta.losses import Loss, check_loss, named_loss
 from fedmeta.meta_model import MetaModel, check_same_tensors
 from fedmeta.models import ModelSettings, build
+from fedmeta.objective import RECOMMENDED, RECOMMENDED_FOR_VALUES
 from fedmeta.participation import Participation
 from fedmeta.plain import to_plain
 from fedmeta.regularizers import described
@@ -199,6 +200,8 @@ def prepare(
     task, shape = federation.task, federation.inputs.shape[1:]
     augmentation.check(shape, federation.name)
     inner = getattr(algorithm, "inner", None)
+    if inner is RECOMMENDED and task.kind == "regression":  # nobody has asked for this one
+        algorithm = replace(cast(Any, algorithm), inner=RECOMMENDED_FOR_VALUES)
     if inner is not None and inner.learned != "none" and not isinstance(algorithm, StepLearner):
         raise SettingError(
             f"inner.learned is {inner.learned!r}, but {algorithm.name} learns no step sizes",

@@ -249,9 +249,9 @@ def load_theta(path: Path | str) -> Tree:
     state = Path(path) / _STATE
     file = state if state.is_file() else _file(Path(path))
     tensors, _ = read_tensors(file, "parameters")
-    # In a checkpoint under an automatic penalty θ is still on trial; this one has been judged.
-    accepted, _ = step_sizes.split(_part(tensors, "memory/accepted"))
-    return accepted or _part(tensors, "theta") or tensors
+    # In a checkpoint under an automatic penalty θ is still on trial; the model is this one.
+    average, _ = step_sizes.split(_part(tensors, "memory/average"))
+    return average or _part(tensors, "theta") or tensors
 
 
 def load_scaling(path: Path | str) -> Scaling | None:

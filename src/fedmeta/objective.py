@@ -146,6 +146,9 @@ With few samples of few classes that is what must change, and nothing is propaga
 layers to find it. `fedmeta reproduce ablation` compares it with a step of all layers.
 """
 
+RECOMMENDED_FOR_VALUES = Adaptation(step_size=0.01, scope="head")
+"""The same where values are predicted: slopes of squared errors have any size; α = 1 blows up."""
+
 
 @dataclass(frozen=True)
 class InverseSchedule:

@@ -215,8 +215,9 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     own = table.get("algorithms", {}).get(name, {})
     if not isinstance(own, Mapping):
         raise SettingError(f"algorithms.{name} is {own!r}", f"make it a table [algorithms.{name}]")
+    given_inner = table.get("inner") or "inner" in own
     for each in fields(cls):
-        if each.name == "inner":  # what a table leaves open is as in the algorithm's own default
+        if each.name == "inner" and given_inner:  # what is left open is as in the default
             given = each.default if isinstance(each.default, Adaptation) else Adaptation()
             own = merged([{"inner": to_plain(given)}, {"inner": table.get("inner", {})}, own])
     if cls is ADMMFedMeta and table.get("importance") == "path":

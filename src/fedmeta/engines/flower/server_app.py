@@ -6,7 +6,9 @@ The run folder, which has the plan, is named by the run's configuration:
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +34,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Carry out the plan of a run folder; how it ended is left there."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     folder = Path(str(context.run_config["folder"]))
     outcome = {"problem": "", "remedy": "", "code": 0}
     try:
@@ -98,6 +101,13 @@ def _read(message: Message) -> Parcel | str:
         return from_records(message.content)
     except FedmetaError as error:
         return error.problem
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it has ended: it would hold the run folder."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _say(line: str) -> None:
