@@ -12,15 +12,14 @@ from fedmeta.algorithms import FedAvg
 from fedmeta.algorithms.base import Algorithm
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
-from fedmeta.engines.execution import convolves
 from fedmeta.errors import DivergedError, RunFolderError, SettingError, require
 from fedmeta.from_settings import arguments, train_settings
 from fedmeta.intervals import interval
-from fedmeta.job import Job, prepare
+from fedmeta.job import Job
 from fedmeta.objective import Adaptation
 from fedmeta.plain import to_plain
 from fedmeta.prior import PriorSettings
-from fedmeta.repeats import train_together, what_separates
+from fedmeta.repeats import Repeat, jobs_together, train_together
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, merged
 from fedmeta.storage import write_json
@@ -194,28 +193,15 @@ def _trained(
 
 
 def _jobs(tasks: Sequence[_Task]) -> list[Job] | None:
-    """All seeds as jobs to train together, or None where one after the other is the way.
-
-    Convolutions on a CPU gain nothing from it: their chunks fill its caches already.
-    """
-    if len(tasks) == 1 or tasks[0].settings.prior.strength == "auto":  # a λ for each
+    """All seeds as jobs to train together, or None where one after the other is the way."""
+    prior = tasks[0].settings.prior
+    if prior.ties and prior.strength == "auto":  # a λ for each
         return None
-    jobs: list[Job] = []
+    repeats = []
     for task in tasks:
-        job = prepare(
-            task.federation,
-            task.settings.model,
-            task.settings.algorithm,
-            task.settings.training,
-            **arguments(task.settings, task.federation),
-            repeats=len(tasks),
-            layout=jobs[0].layout if jobs else None,
-        )
-        jobs.append(job)
-        slow = job.layout.execution.device == "cpu" and convolves(job.model)
-        if slow or what_separates(jobs) is not None:
-            return None
-    return jobs
+        ready = arguments(task.settings, task.federation)
+        repeats.append(Repeat(task.settings, task.federation, ready["scaling"], ready["initial"]))
+    return jobs_together(repeats)
 
 
 def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:

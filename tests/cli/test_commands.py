@@ -268,6 +268,7 @@ def test_runs_of_a_comparison_are_runs(playground: Path) -> None:
     for row in read("both/comparison.json")["rows"]:
         folder = f"both/{row['runs'][1]}"  # of seed 1
         summary = read(f"{folder}/summary.json")
+        assert read(f"{folder}/settings.json")["together"] == 2
         succeed(f"evaluate {folder} --out found.json")
         assert read("found.json")["target_metric"] == summary["target_metric"]
         target = summary["targets"][0]
