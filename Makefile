@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow test-all bench docs lint types check clean
+.PHONY: help demo test test-slow test-fleet test-all bench docs lint types check clean
 
 help:
 	@echo "make demo      train, adapt and compare on handwritten digits (under two minutes)"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, the slow ones too, with line coverage"
+	@echo "make test-fleet  the tests with real platforms and edges (some five minutes)"
 	@echo "make bench     how fast a round is, against others (some 20 minutes; see benchmarks/)"
 	@echo "make docs      the documentation, into build/site"
 	@echo "make check     lint and types"
@@ -30,7 +31,10 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 -m "slow and not fleet"
+
+test-fleet: $(READY)
+	$(BIN)/python -m pytest -m fleet
 
 test-all: $(READY)
 	$(BIN)/coverage erase

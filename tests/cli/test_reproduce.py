@@ -94,6 +94,6 @@ def test_all_of_it_in_small(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     succeed("reproduce all --quick --threads 1 --out mine")
     page = Path("mine/results.md").read_text("utf-8")
-    assert page.count("](figures/") == 8
+    assert page.count("](figures/") == 9
     summary = json.loads(Path("mine/summary.json").read_text("utf-8"))
     assert len(summary["ahead"]["fixed-pairs"]["digits"]["gradients"]["fedavg"]) == 6
