@@ -13,7 +13,7 @@ from fedmeta.algorithms.base import Algorithm
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
 from fedmeta.errors import DivergedError, RunFolderError, SettingError, require
-from fedmeta.from_settings import arguments, train_settings
+from fedmeta.from_settings import train_settings
 from fedmeta.intervals import interval
 from fedmeta.job import Job
 from fedmeta.objective import Adaptation
@@ -197,11 +197,7 @@ def _jobs(tasks: Sequence[_Task]) -> list[Job] | None:
     prior = tasks[0].settings.prior
     if prior.ties and prior.strength == "auto":  # a λ for each
         return None
-    repeats = []
-    for task in tasks:
-        ready = arguments(task.settings, task.federation)
-        repeats.append(Repeat(task.settings, task.federation, ready["scaling"], ready["initial"]))
-    return jobs_together(repeats)
+    return jobs_together([Repeat(task.settings, task.federation) for task in tasks])
 
 
 def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from fedmeta.prior.strength import balanced
 from fedmeta.regularizers import Regularizer
 from fedmeta.settings import Settings
 from fedmeta.training import Callback, Run, train
+from fedmeta.tree import Tree
 
 
 def train_settings(
@@ -89,12 +90,26 @@ def _scaling(settings: Settings, federation: Federation) -> Scaling:
     return fit_scaling(federation, data.scaling, data.scaling_from, data.scaling_floor)
 
 
-def arguments(settings: Settings, federation: Federation) -> dict[str, Any]:
-    """What `train` and `prepare` take by name."""
+def arguments(
+    settings: Settings,
+    federation: Federation,
+    scaling: Scaling | None = None,
+    initial: Tree | None = None,
+) -> dict[str, Any]:
+    """What `train` and `prepare` take by name.
+
+    Args:
+        settings: of the run.
+        federation: who takes part.
+        scaling: of the inputs; None: as the settings say.
+        initial: θ to start from; None: as the settings say.
+    """
+    if initial is None and settings.init:
+        initial = load_theta(settings.init)
     return {
         "loss": settings.loss,
-        "scaling": _scaling(settings, federation),
-        "initial": load_theta(settings.init) if settings.init else None,
+        "scaling": scaling or _scaling(settings, federation),
+        "initial": initial,
         "execution": settings.execution,
         "participation": settings.participation,
         "uplink": settings.uplink,

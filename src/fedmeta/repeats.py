@@ -19,15 +19,15 @@ import torch
 from fedmeta.algorithms.base import PlatformState
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
-from fedmeta.data.scaling import Scaling, fit_scaling
+from fedmeta.data.scaling import Scaling
 from fedmeta.engines.execution import convolves, machine
 from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.priors import what_differs
 from fedmeta.engines.reading import Reading
 from fedmeta.errors import DivergedError, SettingError
 from fedmeta.evaluation import Evaluation
+from fedmeta.from_settings import arguments
 from fedmeta.job import Job, prepare
-from fedmeta.plain import to_plain
 from fedmeta.run_folder import Record, RunFolder
 from fedmeta.settings import Settings
 from fedmeta.training import Callback, Run, conclude, diverged, end, identify, train
@@ -89,18 +89,7 @@ class Repeat:
 
     def arguments(self) -> dict[str, Any]:
         """For `prepare` and `train`."""
-        data = self.settings.data
-        kind, over, floor = data.scaling, data.scaling_from, data.scaling_floor
-        return {
-            "loss": self.settings.loss,
-            "scaling": self.scaling or fit_scaling(self.federation, kind, over, floor),
-            "initial": self.initial,
-            "execution": self.settings.execution,
-            "participation": self.settings.participation,
-            "uplink": self.settings.uplink,
-            "about_data": to_plain(data),
-            "augmentation": self.settings.augmentation,
-        }
+        return arguments(self.settings, self.federation, self.scaling, self.initial)
 
 
 def train_repeats(repeats: Sequence[Repeat], callbacks: Sequence[Callback] = ()) -> list[Outcome]:
