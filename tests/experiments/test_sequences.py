@@ -63,9 +63,14 @@ def row(average: float, forgetting: float | None, new: float | None) -> dict[str
     return {f"{name}-precise": entry(value) for name, value in named.items()}
 
 
+HELD_OUT = {"euclidean": 70.0, "fisher": 69.0, "replay+euclidean": 75.0}
+
+
 def reached(methods: dict[str, Any], harder: dict[str, Any] | None = None) -> list[bool | None]:
-    summary = {"sequences": {"split-cifar10": methods, "split-cifar10-few": harder or {}}}
-    return [each[3] for each in goals(summary)]
+    found = {"split-cifar10": methods, "split-cifar10-few": harder or {}}
+    held = {name: {"held_out": value} for name, value in HELD_OUT.items()}
+    tuning = {"sequences": {name: {"admm-fedmeta": held} for name in found}}
+    return [each[3] for each in goals({"sequences": found, "tuning": tuning})]
 
 
 def test_goals() -> None:
@@ -73,13 +78,17 @@ def test_goals() -> None:
         "none": row(60, 12, 80),
         "euclidean": row(70, 4, 78.5),
         "fisher": row(70, 6, 79),
+        "replay": row(75, 0, 80),  # not chosen: nobody tuned it
         "replay+euclidean": row(76, 1, 78),
         "joint": row(80, None, None),
     }
-    assert reached(found) == [True, True, True, True]
-    assert reached({**found, "euclidean": row(70, 4.5, 77)}) == [True, False, False, True]
-    assert reached({**found, "joint": row(82, None, None)})[3] is False
-    assert reached({}) == [None] * 4
+    assert reached(found) == [True] * 6
+    less = {**found, "euclidean": row(70, 4.5, 77)}
+    assert reached(less) == [True, False, False, True, True, True]
+    less = {**found, "replay+euclidean": row(76, 5, 77)}
+    assert reached(less) == [True, True, True, False, False, True]
+    assert reached({**found, "joint": row(82, None, None)})[5] is False
+    assert reached({}) == [None] * 6
     easy = {**found, "none": row(80, 3, 82)}
-    assert reached(easy) == [None] * 4  # the harder one has not been run
-    assert reached(easy, found) == [True, True, True, True]
+    assert reached(easy) == [None] * 6  # the harder one has not been run
+    assert reached(easy, found) == [True] * 6

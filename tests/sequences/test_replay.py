@@ -7,7 +7,7 @@ import pytest
 
 from fedmeta.errors import DataError
 from fedmeta.sequences import run_sequence
-from fedmeta.sequences.drawing import draw
+from fedmeta.sequences.drawing import draw, in_task
 from fedmeta.sequences.replay import reservoir, with_replay
 from sequences.problems import small
 
@@ -29,18 +29,27 @@ def test_reservoir_of_the_past_is_a_stream() -> None:
     assert len({*later.tolist()} - {*first.tolist(), 10, 11}) == 0
 
 
-def test_sources_get_their_own_past_and_targets_none() -> None:
+def test_a_source_learns_from_its_own_past_task_by_task() -> None:
     drawn = draw(small(), 0)
-    mixed = with_replay(drawn.tasks[2], drawn.tasks[:2], 4, 0.5, seed=0)
-    for before, after in zip(drawn.tasks[2].nodes, mixed.nodes, strict=True):
-        past = [np.r_[t.node(before.name).support, t.node(before.name).query] for t in drawn.tasks]
-        added = np.setdiff1d(np.r_[after.support, after.query], np.r_[before.support, before.query])
-        assert len(added) == (4 if before.role == "source" else 0)
-        assert np.isin(added, np.concatenate(past[:2])).all()
-    again = with_replay(drawn.tasks[2], drawn.tasks[:2], 4, 0.5, seed=0)
-    assert all(
-        (a.support == b.support).all() for a, b in zip(mixed.nodes, again.nodes, strict=True)
-    )
+    task = drawn.tasks[2]
+    mixed = with_replay(task, drawn.tasks[:2], 4, 0.5, seed=0)
+    assert mixed.nodes[: len(task.nodes)] == task.nodes  # its present, and targets, as they were
+    past = mixed.nodes[len(task.nodes) :]
+    assert past
+    assert {node.role for node in past} == {"source"}
+    for node in past:
+        number = 0 if node.name.startswith(in_task(0, "")) else 1
+        own = drawn.tasks[number].node(node.name.removeprefix(in_task(number, "")))
+        assert own.role == "source"
+        kept = np.r_[node.support, node.query]
+        assert np.isin(kept, np.r_[own.support, own.query]).all()
+        assert len(kept) >= 2
+    for source in task.sources:  # no device keeps more than it has room for
+        mine = [n.size for n in past if n.name in (in_task(k, source.name) for k in range(2))]
+        assert sum(mine) <= 4
+    again = with_replay(task, drawn.tasks[:2], 4, 0.5, seed=0)
+    pairs = zip(mixed.nodes, again.nodes, strict=True)
+    assert all((a.support == b.support).all() and (a.query == b.query).all() for a, b in pairs)
 
 
 @pytest.mark.parametrize("method", ["replay", "isolation", "replay+euclidean"])

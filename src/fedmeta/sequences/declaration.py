@@ -93,7 +93,7 @@ class TaskSequence:
     settings: Mapping[str, Any] = field(default_factory=dict)
     method: Method = field(default_factory=lambda: Method("euclidean"))
     strength: Mapping[str, float] = field(default_factory=dict)
-    replay: int = 20
+    replay: int = 40
     platform: int = 50
     title: str = ""
 

@@ -1,13 +1,12 @@
 """Experience replay: a small reservoir of past samples that every device keeps for itself.
 
-The samples never leave the device. In a later task they are part of its support and query sets, so
-what it contributes to the sum speaks for its past as well.
+The samples never leave the device. In a later task it learns from them too, so what it contributes
+to the sum speaks for its past as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from fedmeta.data.federation import Federation, Node, Positions
 from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
 from fedmeta.errors import DataError
+from fedmeta.sequences.drawing import in_task
 
 
 def reservoir(seen: Sequence[Positions], capacity: int, rng: np.random.Generator) -> Positions:
@@ -43,7 +43,11 @@ def reservoir(seen: Sequence[Positions], capacity: int, rng: np.random.Generator
 def with_replay(
     task: Federation, earlier: Sequence[Federation], capacity: int, share: float, seed: int
 ) -> Federation:
-    """The task with every source's reservoir of the earlier ones mixed into its sets.
+    """The task, and beside every source a node for each earlier task it still has samples of.
+
+    A device adapts in one task at a time, so its past is not mixed into its sets: what it kept of
+    a task is split into support and query by itself, and F gets a term for it, weighed by its
+    samples like any other. All of them are computed on the device.
 
     Args:
         task: the federation to be trained on.
@@ -52,22 +56,19 @@ def with_replay(
         share: of the kept samples that go to the support set.
         seed: of the whole sequence; a device draws from a stream of its own.
     """
-    if not earlier:
-        return task
-
-    def mixed(node: Node) -> Node:
-        past = [each.node(node.name) for each in earlier]
-        seen = [np.concatenate([one.support, one.query]) for one in past]
-        kept = reservoir(seen, capacity, stream(seed, "replay", node.name))
-        strata = task.labels if task.task.kind == "classification" else np.zeros(len(task.labels))
-        ((support, query),) = split([kept], strata, share, stream(seed, "replay", node.name))
-        return replace(
-            node,
-            support=np.concatenate([node.support, support]),
-            query=np.concatenate([node.query, query]),
-        )
-
-    return task.with_nodes(mixed(n) if n.role == "source" else n for n in task.nodes)
+    strata = task.labels if task.task.kind == "classification" else np.zeros(len(task.labels))
+    past = []
+    for node in task.sources if earlier else ():
+        before = [each.node(node.name) for each in earlier]
+        seen = [np.concatenate([each.support, each.query]) for each in before]
+        rng = stream(seed, "replay", node.name)
+        kept = reservoir(seen, capacity, rng)
+        for number, held in enumerate(seen):
+            mine = kept[np.isin(kept, held)]
+            if len(mine) >= 2:  # a single sample cannot be adapted to and judged on
+                ((support, query),) = split([mine], strata, share, rng)
+                past.append(Node(in_task(number, node.name), "source", support, query))
+    return task.with_nodes([*task.nodes, *past])
 
 
 def require_same_devices(tasks: Sequence[Federation], names: Sequence[str], method: str) -> None:
