@@ -132,7 +132,7 @@ def measure(folder: Path, rounds: int, edges: int, parameters: int) -> None:
             history = RunFolder.open(host.folder).history()[-rounds:]
             ours += [record["seconds"] for record in history[1:]]
             rows = read_edges(host.place)
-            down, up = (int(rows[0][key] / rounds) for key in ("bytes_down", "bytes_up"))
+            down, up = rows[0].bytes_down // rows[0].rounds, rows[0].bytes_up // rows[0].rounds
             nothing += moved(folder / f"lap-{lap}", host, rounds, edges, down, up)[1:]
     theta = sum(leaf.numel() for leaf in _theta(folder / "run").values())
     print(f"{edges} edges, {rounds} rounds, {theta} parameters, flwr {version('flwr')}")
@@ -140,7 +140,7 @@ def measure(folder: Path, rounds: int, edges: int, parameters: int) -> None:
     for label, times in (("ours", ours), ("nothing, same bytes", nothing)):
         low, middle, high = statistics.quantiles(times, n=4)
         print(f"{label:20s} {middle:.2f} s a round (middle half {low:.2f} to {high:.2f})")
-    work = max(row["seconds"] for row in rows)
+    work = max(row.seconds for row in rows)
     print(f"an edge's own work in the last round {work:.2f} s: what its nodes compute is in ours")
     ratio = statistics.median(ours) / statistics.median(nothing)
     print(f"overhead {100 * (ratio - 1):+.0f} %")

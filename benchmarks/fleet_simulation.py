@@ -4,164 +4,129 @@
     python -m benchmarks.fleet_simulation run --data fashion-mnist --folder DATA --device cuda
     python -m benchmarks.fleet_simulation render
 
-A case that has a result with the same settings is not run again. Needs the core alone (and for
-digits scikit-learn).
+A case that has a result with the same settings is not run again; its seeds are trained together
+where that is possible. Needs the core alone (for digits scikit-learn, for privacy dp-accounting).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedmeta.algorithms import ADMMFedMeta
+from benchmarks.fleet_cases import (
+    EDGES,
+    GROUPS,
+    NODES,
+    POPULATIONS,
+    RESULTS,
+    SOURCES,
+    Case,
+    cases,
+)
+from fedmeta.augmentation import Augmentation
 from fedmeta.data import DataSettings, load
 from fedmeta.data.federation import Federation
 from fedmeta.engines.execution import Execution
-from fedmeta.errors import DivergedError
+from fedmeta.errors import FedmetaError
 from fedmeta.experiments.page import between
-from fedmeta.fleet.compression import Compression
-from fedmeta.fleet.guard import Guard
-from fedmeta.fleet.privacy import Privacy
-from fedmeta.fleet.simulation import Attack, EdgeLoss, EdgeUplink, with_flipped_labels
+from fedmeta.fleet.simulation import with_flipped_labels
 from fedmeta.fleet.uplink import Uplink
 from fedmeta.intervals import interval
 from fedmeta.job import TrainingSettings
 from fedmeta.models import ModelSettings
 from fedmeta.participation import Participation
 from fedmeta.plain import to_plain
+from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.run_folder import versions
+from fedmeta.settings import Settings
 from fedmeta.storage import read_json, write_bytes, write_json
-from fedmeta.training import train
+from fedmeta.training import Run
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS, PAGE = ROOT / "results" / "fleet", ROOT / "docs" / "explanation" / "robust-fleets.md"
-EDGES, NODES, SEEDS, ROUNDS = 10, 50, 10, 100
-SOURCES = NODES * 4 // 5
-_LOSSES = (("30 % of 10 edges", 10), ("30 % of 40 edges", SOURCES))
-_ATTACKS = {
-    "sign flip × 1": Attack("sign", 1.0),
-    "sign flip × 10": Attack("sign", 10.0),
-    "sign flip × 100": Attack("sign", 100.0),
-    "noise of equal norm": Attack("noise", 1.0),
-    "flipped labels": None,
-}
-_GUARDS = {"reject": Guard("reject"), "clip": Guard("clip"), "no guard": Guard()}
-_UPLOADS = {"8 bits": Compression("8-bit"), "5 % of the numbers": Compression("top-k", 0.05)}
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "robust-fleets.md"
+SEEDS = 10
 
-_DEFAULT = ADMMFedMeta()
+Reader = Callable[[DataSettings, int], Federation]
 
 
-@dataclass(frozen=True)
-class Case:
-    """One line of a table.
-
-    Args:
-        group: the table it belongs to.
-        name: of the line.
-        settings: what differs from the ordinary run, as `train` takes it.
-        algorithm: what is trained.
-        data: changes to the data settings.
-        rounds: T.
-        flips: the first edge has flipped labels.
-        baseline: name of the case in the same group that it is compared with.
-    """
-
-    group: str
-    name: str
-    settings: Mapping[str, Any]
-    algorithm: ADMMFedMeta = _DEFAULT
-    data: Mapping[str, Any] | None = None
-    rounds: int = ROUNDS
-    flips: bool = False
-    baseline: str | None = None
-
-
-def cases(data: str) -> list[Case]:
-    """All cases of a data set."""
-    found = [Case("lost", "none", {})]
-    for name, edges in _LOSSES:
-        loss = EdgeLoss(lost=0.3, edges=edges)
-        found.append(Case("lost", name, {"participation": loss}, baseline="none"))
-    for kind, guard in _GUARDS.items():
-        for name, attack in {"honest": Attack(), **_ATTACKS}.items():
-            uplink = EdgeUplink(guard, edges=EDGES, nodes=SOURCES, attack=attack or Attack())
-            line = f"{name}, {kind}"
-            baseline = None if line == "honest, no guard" else "honest, no guard"
-            flips = attack is None
-            found.append(Case("hostile", line, {"uplink": uplink}, flips=flips, baseline=baseline))
-    found.append(Case("uploads", "32 bits", {}))
-    for name, shorter in _UPLOADS.items():
-        found.append(
-            Case("uploads", name, {"uplink": Uplink(compression=shorter)}, baseline="32 bits")
-        )
-    return found + _private(data)
-
-
-def _private(data: str) -> list[Case]:
-    """Both kinds of privacy at ε = ∞, 8, 2, on as many nodes as the data allow."""
-    large = data != "digits"
-    changes = {"nodes": 600, "samples": (12, 24)} if large else {}
-    algorithm = ADMMFedMeta(penalty=_PENALTY[data], penalty_unit="weight")
-    rounds, found = 50, [Case("privacy", "untrained", {}, algorithm, changes, 0)]
-    drawn = Participation(fraction=0.1 if large else 1.0, independent=large)
-    for dp in ("central", "local"):
-        for epsilon in (None, 8.0, 2.0):
-            noise = 0.0 if epsilon is None else None
-            privacy = Privacy(dp, epsilon, clip=_CLIP[data], noise=noise)
-            who = drawn if dp == "central" else Participation()
-            settings = {"uplink": Uplink(privacy=privacy), "participation": who}
-            name = f"{dp}, ε = {'∞' if epsilon is None else f'{epsilon:g}'}"
-            base = None if epsilon is None else f"{dp}, ε = ∞"
-            found.append(Case("privacy", name, settings, algorithm, changes, rounds, baseline=base))
-    return found
-
-
-_PENALTY = {"digits": 1.0, "fashion-mnist": 1.0}
-_CLIP = {"digits": 1.0, "fashion-mnist": 1.0}
-
-
-def measured(case: Case, seed: int, data: DataSettings, execution: Execution) -> dict[str, Any]:
-    """Accuracy of the targets after one step, with one seed."""
+def measured(
+    case: Case, seeds: Sequence[int], data: DataSettings, execution: Execution, read: Reader
+) -> dict[str, Any]:
+    """Accuracy of the targets after one step, with every seed; None where a run diverged."""
     settings = replace(data, **case.data) if case.data else data
-    federation: Federation = load(settings, seed)
-    if case.flips:
-        federation = with_flipped_labels(federation, EDGES)
-    training = TrainingSettings(rounds=case.rounds, seed=seed, evaluate_every=0)
-    model = ModelSettings("linear" if case.group == "privacy" else "auto")
-    execution = replace(execution, chunk=len(federation.sources))
-    try:
-        run = train(
-            federation, model, case.algorithm, training, execution=execution, **case.settings
+    repeats = []
+    for seed in seeds:
+        federation = read(settings, seed)
+        if case.flips:
+            federation = with_flipped_labels(federation, EDGES)
+        one = Settings(
+            settings,
+            ModelSettings("linear" if case.group == "privacy" else "auto"),
+            case.algorithm,
+            TrainingSettings(rounds=case.rounds, seed=seed, evaluate_every=0),
+            replace(execution, chunk=len(federation.sources)),
+            case.settings.get("participation", Participation()),
+            Augmentation(),
+            loss="auto",
+            uplink=case.settings.get("uplink", Uplink()),
         )
-    except DivergedError:
-        return {"accuracy": None, "bytes_up": None, "refused": None}
-    best = run.summary["precise_metric"] or run.summary["target_metric"]
-    last = run.history[-1] if run.history else {}
-    refused = [record.get("refused", 0.0) for record in run.history]
+        repeats.append(Repeat(one, federation))
+    runs = train_repeats(repeats)
+    ended = [run for run in runs if isinstance(run, Run)]
+    last = ended[0].history[-1] if ended and ended[0].history else {}
+    uplink = ended[0].summary["settings"].get("uplink", {}) if ended else {}
     return {
-        "accuracy": best["1"]["mean"],
+        "accuracy": [_accuracy(run) if isinstance(run, Run) else None for run in runs],
         "bytes_up": last.get("bytes_up"),
-        "refused": sum(refused) / max(1, len(refused)),
-        "promise": run.summary["settings"].get("uplink", {}).get("promise"),
+        "refused": [_refused(run) if isinstance(run, Run) else None for run in runs],
+        "promise": uplink.get("promise"),
     }
 
 
+def _accuracy(run: Run) -> float:
+    best = run.summary["precise_metric"] or run.summary["target_metric"]
+    return float(best["1"]["mean"])
+
+
+def _refused(run: Run) -> float:
+    """Nodes that were refused in a round, on average."""
+    refused = [record.get("refused", 0.0) for record in run.history]
+    return float(sum(refused)) / max(1, len(refused))
+
+
 def run(
-    name: str, folder: str | None, device: str, seeds: int, only: str, say: Callable[[str], None]
-) -> None:
-    """Run what has no result yet, and keep each result as it comes."""
+    name: str,
+    groups: Collection[str],
+    *,
+    folder: str | None,
+    device: str,
+    seeds: int,
+    results: Path,
+    seconds: float,
+    say: Callable[[str], None],
+) -> bool:
+    """Run cases that have no result yet, and keep each result as it comes.
+
+    Returns:
+        Whether all of them have one now; no case is begun after so many seconds.
+    """
     data = DataSettings(name, folder=folder, nodes=NODES, precise=100)
     execution = Execution(device=device, path="batched", threads=1 if device == "cpu" else None)
-    for case in cases(name):
-        if only not in case.group:
+    read = lru_cache(maxsize=seeds)(load)
+    started, everything = time.monotonic(), cases(name)
+    for case in everything:
+        if case.group not in groups:
             continue
-        file = RESULTS / f"{name}-{case.group}.json"
+        file = results / f"{name}-{case.group}.json"
         kept: dict[str, Any] = {"data": name, "group": case.group, "cases": {}}
         if file.exists():
             kept = read_json(file, "results")
@@ -173,24 +138,27 @@ def run(
             "rounds": case.rounds,
             "seeds": seeds,
         }
-        key = case.name
-        if kept["cases"].get(key, {}).get("about") == about:
+        if kept["cases"].get(case.name, {}).get("about") == about:
             continue
-        rows = [measured(case, seed, data, execution) for seed in range(seeds)]
-        kept["cases"][key] = {
+        began = time.monotonic()
+        if began - started > seconds:
+            return False
+        kept["cases"][case.name] = {
             "about": about,
             "baseline": case.baseline,
-            "accuracy": [row["accuracy"] for row in rows],
-            "bytes_up": rows[0]["bytes_up"],
-            "refused": [row["refused"] for row in rows],
-            "promise": rows[0].get("promise"),
+            **measured(case, range(seeds), data, execution, read),
             "versions": versions(),
             "date": datetime.now(UTC).date().isoformat(),
             "device": torch.cuda.get_device_name() if device.startswith("cuda") else "CPU",
         }
+        # In the order of the table, and without cases that are no more.
+        order = [each.name for each in everything if each.group == case.group]
+        kept["cases"] = {name: kept["cases"][name] for name in order if name in kept["cases"]}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, kept)
-        say(f"{case.group}, {key}: {_percent(rows_of(kept, key))}")
+        took = time.monotonic() - began
+        say(f"{case.group}, {case.name}: {_percent(rows_of(kept, case.name))} ({took:.0f} s)")
+    return True
 
 
 def rows_of(kept: Mapping[str, Any], key: str) -> list[float]:
@@ -244,25 +212,42 @@ def rendered(text: str, folder: Path) -> str:
     return text
 
 
-def main() -> None:
-    """The command line."""
+def main() -> int:
+    """The command line; status 3: cases are left."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", choices=("run", "render"))
-    parser.add_argument("--data", default="digits", choices=sorted(_PENALTY))
+    parser.add_argument("--data", default="digits", choices=sorted(POPULATIONS))
     parser.add_argument("--folder", help="where the data lie")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="", help="a group: lost, hostile, uploads or privacy")
+    parser.add_argument("--only", nargs="+", default=GROUPS, choices=GROUPS, help="some tables")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder they are kept in")
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no case after that long")
     given = parser.parse_args()
-    if given.what == "run":
+    if given.what == "render":
+        text = rendered(PAGE.read_text(encoding="utf-8"), given.results)
+        write_bytes(PAGE, text.encode())
+        return 0
 
-        def say(line: str) -> None:
-            print(line, flush=True)
+    def say(line: str) -> None:
+        print(line, flush=True)
 
-        run(given.data, given.folder, given.device, given.seeds, given.only, say)
-    else:
-        write_bytes(PAGE, rendered(PAGE.read_text(encoding="utf-8"), RESULTS).encode())
+    try:
+        done = run(
+            given.data,
+            given.only,
+            folder=given.folder,
+            device=given.device,
+            seeds=given.seeds,
+            results=given.results,
+            seconds=given.seconds,
+            say=say,
+        )
+    except FedmetaError as error:
+        say(str(error))
+        return 2
+    return 0 if done else 3
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

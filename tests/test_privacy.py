@@ -4,6 +4,8 @@ Everything that crosses between nodes and platform goes through four functions: 
 `node_step` (its `Contribution` goes up), `fisher_contribution` and `sums_of` (up, once). Here they
 are listened to while real runs are trained, node by node, and run folders are searched.
 
+`tests/fleet/test_canaries.py` listens to fleets and task sequences in the same way.
+
 That a sample's values appear nowhere is not that nothing can be learned of it: gradients and sums
 of a node with a single sample determine much of it. Against that stands secure aggregation.
 """

@@ -16,6 +16,9 @@ from fedmeta.augmentation import Augmentation
 from fedmeta.engines import recording
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, SettingError
+from fedmeta.fleet.guard import Guard
+from fedmeta.fleet.privacy import Privacy
+from fedmeta.fleet.uplink import Uplink
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
@@ -158,6 +161,8 @@ def test_what_cannot_be_trained_together() -> None:
         (jobs_for((4, 5), participation=Participation(lost=0.5)), "not all nodes are counted"),
         (jobs_for((4, 5), training=replace(TRAINING, patience=2)), "stop early"),
         ([jobs[0], *jobs_for((5,), training=few)], "numbers of rounds"),
+        ([jobs[0], *jobs_for((5,), uplink=Uplink(Guard("reject")))], "different ways"),
+        (jobs_for((4, 5), uplink=Uplink(privacy=Privacy("central", noise=1.0))), "noise"),
     ]:
         assert reason in (what_separates(group) or "")
         with pytest.raises(SettingError, match=reason):

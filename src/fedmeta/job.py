@@ -126,6 +126,12 @@ class Job:
 
     def engine(self, ranks: Ranks = Ranks()) -> LocalEngine:
         """The engine of this job, for the share of the nodes that a rank computes."""
+        if self.uplink.secure_aggregation:
+            raise SettingError(
+                "secure aggregation is asked for, but there is no platform to hide from: all nodes "
+                "are in this process",
+                "leave it out, or train over edges with fedmeta fleet or fedmeta platform",
+            )
         return LocalEngine(
             self.algorithm, self.cohort, self.layout, self.participation, ranks, self.uplink
         )
@@ -250,7 +256,7 @@ def prepare(
     prior = getattr(algorithm, "prior", None)
     if prior is not None:
         settings["prior"] = described(prior, network.theta)
-    if not uplink.plain:
+    if uplink != Uplink():
         _check_uplink(uplink, algorithm, layout, len(federation.sources))
         chance = participation.fraction if participation.independent else 1.0
         exposure = Exposure(training.rounds, chance)
@@ -276,6 +282,12 @@ def _check_uplink(uplink: Uplink, algorithm: Algorithm, layout: Layout, nodes: i
         raise SettingError(
             "penalty is 'auto', which looks at the losses of the nodes, but dp hides them",
             "give a penalty as a number",
+        )
+    if uplink.privacy.on and uplink.privacy.delta * nodes >= 1:
+        raise SettingError(
+            f"privacy.delta is {uplink.privacy.delta:g} with {nodes} nodes: a mechanism that gives "
+            "one of them away entirely would keep that promise",
+            f"give a δ far below {1 / nodes:.2g}",
         )
     if uplink.guard.outliers != "keep" and layout.execution.path == "loop" and nodes > 1:
         raise SettingError(

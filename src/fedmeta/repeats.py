@@ -124,13 +124,15 @@ def what_separates(jobs: Sequence[Job]) -> str | None:
         return "nodes are computed one by one"
     if first.participation.fraction < 1 or first.participation.lost > 0:
         return "not all nodes are counted in every round"
-    if not first.uplink.plain:
-        return "contributions are changed on their way"
+    if first.uplink.privacy.dp == "central":
+        return "the platform draws noise for the sum of each"
     if first.training.patience is not None:
         return "each may stop early"
     for job in jobs[1:]:
         if job.training.rounds != first.training.rounds:
             return "they run for different numbers of rounds"
+        if job.uplink != first.uplink:
+            return "their contributions are changed in different ways on their way"
         if len(job.federation.sources) != len(first.federation.sources):
             return "they have different numbers of source nodes"
         if differs := what_differs(first.algorithm, job.algorithm):
@@ -181,7 +183,8 @@ def train_together(
         if (prior := getattr(job.algorithm, "prior", None)) is not None:
             prior.checked(job.model.theta)
     algorithms = [job.algorithm for job in jobs]
-    engine = LocalEngine(algorithms, [job.cohort for job in jobs], first.layout)
+    cohorts = [job.cohort for job in jobs]
+    engine = LocalEngine(algorithms, cohorts, first.layout, uplink=first.uplink)
     identities = [
         identify(job, origins[i] if origins else None) | {"together": count}
         for i, job in enumerate(jobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,26 @@ def test_a_case_is_run_once_and_seen_in_the_table(
 ) -> None:
     found = [case for case in simulation.cases("digits") if case.group == "lost"][:2]
     short = [replace(case, rounds=2) for case in found]
-    monkeypatch.setattr(simulation, "RESULTS", tmp_path)
     monkeypatch.setattr(simulation, "cases", lambda _: short)
     said: list[str] = []
+
+    def run(groups: str, seconds: float = inf) -> bool:
+        return simulation.run(
+            "digits",
+            [groups],
+            folder=None,
+            device="cpu",
+            seeds=2,
+            results=tmp_path,
+            seconds=seconds,
+            say=said.append,
+        )
+
+    assert run("hostile")
+    assert not said
+    assert not run("lost", seconds=-1.0)
+    assert not said
     for _ in range(2):
-        simulation.run("digits", None, "cpu", 2, "lost", said.append)
+        assert run("lost")
     assert len(said) == 2
     assert "30 % of 10 edges" in simulation.tables(tmp_path)["lost"]

@@ -35,7 +35,7 @@ class HomeCourier:
     def ask(self, kind: str, parcels: Mapping[int, Parcel], deadline: float) -> dict[int, Any]:
         replies: dict[int, Any] = {}
         for address, parcel in parcels.items():
-            fate = "" if kind == "introduce" else self.fate(address, parcel)
+            fate = self.fate(address, parcel) if kind == "round" else ""
             if fate == "lost" or address not in self.homes:
                 continue
             self.sent.append((address, parcel))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
-from fedmeta.cli import edge, fleet, platform
+from fedmeta.cli import certs, edge, evaluate, fleet, importance, platform, sequence
 from fedmeta.cli.command import Command
 from fedmeta.cli.plain_shell import run_plain
 from fedmeta.engines.flower import worker
@@ -17,11 +18,12 @@ from fedmeta.engines.flower.app import write_app
 from fedmeta.engines.flower.door import ask, socket_of
 from fedmeta.engines.flower.edge import Edge
 from fedmeta.engines.flower.parcel import Parcel, ParcelError
-from fedmeta.engines.flower.plan import Plan
+from fedmeta.engines.flower.plan import Plan, carry_out
 from fedmeta.engines.flower.programs import free_port
+from fedmeta.engines.flower.tasks import FleetTasks
 from fedmeta.engines.flower.watching import Watch, alive
 from fedmeta.errors import DataError, FedmetaError, RunFolderError, SettingError
-from fleet.couriers import fleet_of
+from fleet.couriers import HomeCourier, fleet_of
 
 pytest.importorskip("flwr")
 
@@ -49,7 +51,7 @@ def test_the_plain_flower_way_is_printed(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_an_edge_is_described_in_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("mine.csv").write_text("a,label\n1,x\n2,y\n")
+    Path("mine.csv").write_text("a,label,who\n1,x,u\n2,y,u\n")
     called(
         edge.COMMAND,
         *("--prepare", "--insecure", "--platform", "far.example:9443", "--name", "hall"),
@@ -67,7 +69,9 @@ def test_an_edge_is_described_in_its_folder(capsys: pytest.CaptureFixture[str]) 
         (["--data", "mine.csv"], "--platform is missing"),
         (["--data", "mine.csv", "--platform", "far"], "give HOST:PORT"),
         (["--data", "none.csv", "--platform", "far:1"], "there is no file or folder"),
+        (["--data", "mine.csv", "--platform", "far:1", "--label", "z"], "has no column 'z'"),
         (["--data", "mine.csv", "--platform", "far:1"], r"there is no .*certs/nodes/hall"),
+        (["--data", "mine.csv", "--platform", "far:1", "--name", "../hall"], "--name is"),
     ],
 )
 def test_an_edge_says_what_it_lacks(arguments: list[str], said: str) -> None:
@@ -91,6 +95,64 @@ def test_a_run_goes_on_as_it_was_planned() -> None:
 def test_keys_are_wanted_unless_insecure_is_written_out() -> None:
     with pytest.raises(SettingError, match=r"ca.crt.*write --insecure"):
         called(platform.COMMAND, "--out", "runs/a", "--port", free_port())
+
+
+def test_edges_are_told_where_the_fence_is(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--host", "platform.example", "--node", "hall", "--fence", "0.0.0.0:9443"]
+    called(certs.COMMAND, "keys", *arguments)
+    capsys.readouterr()
+    platform._say_how_to_join(Path("keys"), "127.0.0.1", 8000)
+    told = capsys.readouterr().out
+    assert "fedmeta edge --platform platform.example:9443 --name NAME" in told
+    assert "keys/nginx.conf must run" in told
+    Path("keys/nginx.conf").unlink()
+    platform._say_how_to_join(Path("keys"), "10.0.0.1", 8000)
+    told = capsys.readouterr().out
+    assert "--platform platform.example:8000" in told
+    assert "whoever reaches this port may control the fleet" in told
+    platform._say_how_to_join(None, "127.0.0.1", 8000)
+    assert "--platform HOST:8000" in capsys.readouterr().out
+
+
+def test_more_edges_than_nodes_are_refused_before_anything_is_written() -> None:
+    few = ["--data", "sinusoid", "--nodes", 5, "--edges", 9, "--insecure", "--out", "runs/a"]
+    with pytest.raises(SettingError, match="9 edges for 4 source nodes"):
+        called(fleet.COMMAND, *few)
+    assert not Path("runs").exists()
+
+
+def test_a_fleets_run_is_judged_on_its_targets_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {
+        "data": {"name": "sinusoid", "nodes": 8, "samples": [6, 9], "target_share": 0.25},
+        "model": {"hidden": [4]},
+        "training": {"rounds": 1},
+    }
+    _, homes = fleet_of(tmp_path / "f", table, edges=2)
+    carry_out(tmp_path / "f/run", HomeCourier(homes))
+    called(evaluate.COMMAND, tmp_path / "f/run")
+    assert "mse of 2 target nodes" in capsys.readouterr().out
+    with pytest.raises(RunFolderError, match="are on the edges of a fleet"):
+        called(importance.COMMAND, tmp_path / "f/run")
+    with pytest.raises(SettingError, match="precise sets are drawn at its start"):
+        called(evaluate.COMMAND, tmp_path / "f/run", "--precise", 5)
+    planned = Plan.load(tmp_path / "f/run")
+    replace(planned, targets=None).save(tmp_path / "f/run")
+    with pytest.raises(RunFolderError, match="without target nodes"):
+        called(evaluate.COMMAND, tmp_path / "f/run")
+
+
+def test_a_sequence_remembers_its_fleet(tmp_path: Path) -> None:
+    assert sequence._fleet(tmp_path / "runs", None) is None
+    new = sequence._fleet(tmp_path / "runs", 3)
+    again = sequence._fleet(tmp_path / "runs", None)
+    assert isinstance(new, FleetTasks)
+    assert isinstance(again, FleetTasks)
+    assert new.fleet == again.fleet
+    assert new.place == again.place == tmp_path / "runs-edges"
+    with pytest.raises(SettingError, match="edges"):
+        sequence._fleet(tmp_path / "other", 0)
 
 
 @pytest.mark.parametrize("flag", [["--edges", 0], ["--quorum", 0], ["--deadline", -1]])

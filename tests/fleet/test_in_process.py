@@ -25,6 +25,8 @@ from fedmeta.engines.flower.shards import EdgeData, load_shard, save_shard
 from fedmeta.errors import SettingError
 from fedmeta.from_settings import train_settings
 from fedmeta.meta_model import load_theta
+from fedmeta.report import write_report
+from fedmeta.report.format import size
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import build_settings, merged
 from fleet.couriers import HomeCourier, fleet_of
@@ -120,13 +122,32 @@ def test_the_run_folder_is_like_any_other(tmp_path: Path) -> None:
     assert [n["role"] for n in nodes].count("source") == 6
     assert all(n["classes"] == {} for n in nodes if n["role"] == "source")
     rows = read_edges(tmp_path / "run" / "fleet")
-    assert [(r["name"], r["nodes"], r["state"], r["rounds"]) for r in rows] == [
+    assert [(r.name, r.nodes, r.state, r.rounds) for r in rows] == [
         ("edge-1", 3, "counted", 3),
         ("edge-2", 3, "counted", 3),
     ]
     theta = sum(leaf.numel() for leaf in load_theta(tmp_path / "run").values())
     uploads = [parcel.size for _, parcel in courier.received if "round" in parcel.facts]
     assert max(uploads) <= 4 * theta + 2048
+
+
+def test_the_report_has_a_table_of_edges_over_all_starts(tmp_path: Path) -> None:
+    table = table_of(rounds=2)
+    _, homes = fleet_of(tmp_path, table, edges=2)
+    carry_out(tmp_path / "run", HomeCourier(homes))
+    planned = Plan.load(tmp_path / "run")
+    longer = merged([table, {"training": {"rounds": 3}}])
+    replace(planned, table=longer).save(tmp_path / "run")
+    carry_out(tmp_path / "run", HomeCourier(homes))
+    first, second = read_edges(tmp_path / "run/fleet")
+    assert (first.rounds, second.rounds) == (3, 3)
+    page = write_report(tmp_path / "run").read_text()
+    assert "<h2>The edges</h2>" in page
+    for edge in (first, second):
+        row = page[page.index(f'<th scope="row">{edge.name}</th>') :].partition("</tr>")[0]
+        assert "<td>counted</td>" in row
+        assert size(edge.bytes_up) in row
+    assert "a column is a device" not in page  # nobody has told which classes they have
 
 
 def test_an_upload_does_not_grow_with_the_shard(tmp_path: Path) -> None:

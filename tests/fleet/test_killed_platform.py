@@ -1,9 +1,9 @@
 """The platform SIGKILLed at random moments, again and again: always the same θ.
 
-The platform is a forked process that gets a real SIGKILL; the edges live in it, and what they have
-written before they died stays. So a kill may hit the platform between two messages, in the middle
-of a checkpoint, or an edge while it computes or writes. `test_processes.py` kills a platform whose
-edges live on, over Flower. How often is set by FEDMETA_KILLS (default 4; 20 take some minutes).
+Once without Flower: the platform is a forked process, and the edges live in it, so that a kill may
+hit an edge as well while it computes or writes. How often is set by FEDMETA_KILLS (default 4; 20
+take some minutes). And once with Flower's own processes: one run whose SuperLink and platform are
+killed 20 times while its edges live on.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedmeta import checkpoints
 from fedmeta.engines.flower.plan import Plan, carry_out
+from fedmeta.engines.flower.programs import free_port
 from fedmeta.meta_model import load_theta
 from fedmeta.run_folder import RunFolder
 from fleet.couriers import HomeCourier, fleet_of
+from fleet.processes import awaited, fleet, kill_family
+from fleet.test_processes import METHOD, done, edge, local_theta, prepared, same
 from integration.killed_training import forked, survived
 
 KILLS = int(os.environ.get("FEDMETA_KILLS", "4"))
@@ -66,3 +70,41 @@ def test_every_run_ends_with_the_same_theta(tmp_path: Path) -> None:
         assert Plan.load(place / "run").run == "run1"
     print(f"{hits} of {KILLS} kills hit a living platform")
     assert hits >= KILLS // 2
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+def test_20_kills_of_a_real_platform_change_no_round(tmp_path: Path) -> None:
+    """Every checkpoint that a kill has left, and the end, are those of the local engine."""
+    luck, prefix = random.Random(0), ["--certs", "certs", "--deadline", 600]
+    prepared(tmp_path)
+    port, run, seen = free_port(), tmp_path / "runs/a", []
+    with fleet(tmp_path) as here:
+        for number in (1, 2):
+            edge(here, number, port)
+        begun = time.monotonic()
+        platform = here.start(
+            "platform", "--port", port, *prefix, "--rounds", 1000, "--out", "runs/a", *METHOD
+        )
+        awaited(lambda: done(run) >= 1, platform)
+        whole = time.monotonic() - begun  # of a life that gets a round done
+        for _ in range(20):
+            kill_family(platform.pid)
+            assert platform.wait(30) != 0
+            seen.append(checkpoints.rounds(run / "checkpoints")[-1])
+            left = load_theta(run / "checkpoints" / f"round-{seen[-1]:06d}")
+            assert same(left, local_theta(seen[-1]))
+            platform = here.start("platform", "--port", port, *prefix, "--resume", "runs/a")
+            time.sleep(luck.uniform(0, whole))
+        kill_family(platform.pid)
+        platform.wait(30)
+        rounds = checkpoints.rounds(run / "checkpoints")[-1] + 1
+        last = here.start(
+            "platform", "--port", port, *prefix, "--resume", "runs/a", "--rounds", rounds
+        )
+        awaited(lambda: last.poll() is not None)
+        assert last.returncode == 0
+    print(f"rounds done when it was killed: {seen}; in all {rounds}")
+    assert rounds > seen[0] + 1  # some lives got somewhere
+    assert [r["round"] for r in RunFolder.open(run).history()] == list(range(1, rounds + 1))
+    assert same(load_theta(run), local_theta(rounds))

@@ -6,12 +6,21 @@ import pytest
 import torch
 
 from fedmeta import randomness, tree
+from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.algorithms.base import Contribution
+from fedmeta.augmentation import Augmentation
 from fedmeta.data import DataSettings, load
+from fedmeta.engines.execution import Execution
 from fedmeta.errors import SettingError
 from fedmeta.fleet.guard import Guard, Reply, judge
 from fedmeta.fleet.simulation import Attack, EdgeLoss, EdgeUplink, edge_of, with_flipped_labels
+from fedmeta.job import TrainingSettings
+from fedmeta.models import ModelSettings
 from fedmeta.objective import Facts
+from fedmeta.participation import Participation
+from fedmeta.repeats import Repeat, train_repeats
+from fedmeta.settings import Settings
+from fedmeta.training import Run
 
 NODES, EDGES = 11, 4
 
@@ -83,6 +92,45 @@ def test_only_the_first_edge_has_other_labels() -> None:
             assert (theirs == (9 - mine if edge == 0 else mine)).all()
     for node in federation.targets:
         assert (flipped.labels[node.query] == federation.labels[node.query]).all()
+
+
+def guarded(seed: int, execution: Execution) -> Repeat:
+    """A run with a liar among four edges."""
+    data = DataSettings("digits", nodes=20)
+    uplink = EdgeUplink(Guard("reject"), edges=4, nodes=16, attack=Attack("sign", 10.0))
+    settings = Settings(
+        data,
+        ModelSettings("linear"),
+        ADMMFedMeta(),
+        TrainingSettings(rounds=5, seed=seed),
+        execution,
+        Participation(),
+        Augmentation(),
+        loss="auto",
+        uplink=uplink,
+    )
+    return Repeat(settings, load(data, seed))
+
+
+def test_repeats_are_judged_by_themselves_when_trained_together() -> None:
+    execution = Execution(path="batched", dtype="float64", chunk=16)
+    repeats = [guarded(seed, execution) for seed in (0, 1, 2)]
+    runs = train_repeats(repeats)
+    for run, repeat in zip(runs, repeats, strict=True):
+        alone = repeat.train()
+        assert isinstance(run, Run)
+        assert isinstance(alone, Run)
+        assert run.summary["together"] == 3
+        refused = [record["refused"] for record in run.history]
+        assert refused == [record["refused"] for record in alone.history]
+        assert max(refused) == 4
+        for name, leaf in alone.meta_model.theta.items():
+            assert torch.allclose(run.meta_model.theta[name], leaf, atol=1e-10)
+
+
+def test_edges_that_are_not_computed_at_once_cannot_be_judged() -> None:
+    with pytest.raises(SettingError, match="8 of 16 nodes were computed at once"):
+        guarded(0, Execution(path="batched", chunk=8)).train()
 
 
 def test_settings_that_make_no_sense() -> None:

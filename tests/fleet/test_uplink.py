@@ -171,6 +171,9 @@ def test_what_an_algorithm_or_a_path_cannot_have(federation: Federation) -> None
     training = TrainingSettings(rounds=1)
     with pytest.raises(SettingError, match="give a penalty as a number"):
         train(federation, ModelSettings("mlp"), ADMMFedMeta(), training, uplink=WAYS["local"])
+    careless = Uplink(privacy=Privacy("local", noise=1.0, delta=0.5))
+    with pytest.raises(SettingError, match="give a δ far below"):
+        train(federation, ModelSettings("mlp"), FIXED, training, uplink=careless)
     loop = Execution(path="loop")
     with pytest.raises(SettingError, match="one by one"):
         train(

@@ -17,7 +17,7 @@ from fedmeta.training import Callback
 
 def say(text: str = "") -> None:
     """A line of ordinary output."""
-    print(text)
+    print(text, flush=True)  # whoever reads a log wants it now
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

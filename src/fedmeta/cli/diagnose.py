@@ -88,7 +88,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
             "admm-fedmeta",
             "diagnose a run of admm-fedmeta",
         )
-    federation = own_federation(folder)
+    federation = own_federation(folder, sources=True)
     machinery: dict[str, Any] = stored_part(folder, "execution")
     for name in ("device", "memory"):
         if values[name] is not None:

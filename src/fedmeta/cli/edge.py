@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
-from fedmeta.errors import DataError, SettingError
+from fedmeta.errors import SettingError, require
 
 _X = "Machine"
 _RETRIES, _PAUSE, _LONG = 10, 10, 120  # tries; seconds between them; seconds that make one good
@@ -38,7 +38,7 @@ def run(values: Values) -> None:
     from fedmeta.engines.flower.edge import Edge
     from fedmeta.engines.flower.hosting import serving
     from fedmeta.engines.flower.programs import Credentials, ProgramError
-    from fedmeta.engines.flower.shards import EdgeData
+    from fedmeta.engines.flower.shards import EdgeData, check_readable
 
     for needed in ("platform", "data"):
         if not values[needed]:
@@ -46,12 +46,14 @@ def run(values: Values) -> None:
     if not re.fullmatch(r".+:\d+", values["platform"]):
         raise SettingError(f"--platform is {values['platform']!r}", "give HOST:PORT")
     name = values["name"] or socket.gethostname()
+    plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
+    require(plain, "--name", name, "letters, digits, dots, dashes and underscores")
     path = Path(values["data"]).expanduser().absolute()
-    if not path.exists():
-        raise DataError(f"there is no file or folder {path}", "check the path")
+    data = EdgeData(str(path), values["label"], values["node"])
+    check_readable(data)
     home = Path(values["home"] or f"edges/{name}")
     machine = {k: values[k] for k in ("device", "threads", "memory") if values[k] is not None}
-    Edge(name, EdgeData(str(path), values["label"], values["node"]), machine).save(home)
+    Edge(name, data, machine).save(home)
     certs = Credentials(Path(values["certs"] or "certs"))
     credentials = None if values["insecure"] else certs
     if values["prepare"]:
@@ -70,7 +72,10 @@ def run(values: Values) -> None:
             code = process.wait()
         failed = 1 if time.monotonic() - started > _LONG else failed + 1
         if failed <= retries:  # perhaps the platform has not registered its key yet
-            say(f"not connected (code {code} of Flower's SuperNode): next try in {_PAUSE} s")
+            say(
+                f"the platform is not there, or does not let {name} in yet (code {code} of "
+                f"Flower's SuperNode): next try in {_PAUSE} s"
+            )
             time.sleep(_PAUSE)
     raise ProgramError(
         f"Flower's SuperNode ended with code {code}: the platform does not let {name} in, or has "

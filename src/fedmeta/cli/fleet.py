@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import free_folder, print_report, print_result
-from fedmeta.data import Federation, load
-from fedmeta.engines.ranks import Ranks
+from fedmeta.data import load
 from fedmeta.errors import RunFolderError, SettingError
-from fedmeta.meta_model import MetaModel
 from fedmeta.plain import from_plain
 from fedmeta.run_folder import RunFolder, difference
-from fedmeta.settings import Table, build_settings, merged
-from fedmeta.training import Run
+from fedmeta.settings import Settings, build_settings, merged
+
+if TYPE_CHECKING:
+    from fedmeta.engines.flower.courier import FleetSettings
 
 _F = "Fleet"
 FLEET = (
@@ -32,6 +29,13 @@ FLEET = (
     ),
     Parameter("insecure", bool, "Neither encrypt nor authenticate: on trusted networks only.", _F),
     Parameter("port", int, "Where the platform listens.", _F),
+    Parameter(
+        "secure_aggregation",
+        bool,
+        "Let the platform see the sum of all edges alone.",
+        _F,
+        setting="uplink.secure_aggregation",
+    ),
 )
 _LEFT_OUT = ("seeds", "lost", "track")
 PARAMETERS = (*FLEET, *(each for each in TRAIN if each.name not in _LEFT_OUT))
@@ -39,30 +43,21 @@ PARAMETERS = (*FLEET, *(each for each in TRAIN if each.name not in _LEFT_OUT))
 
 def run(values: Values) -> None:
     """Start platform and edges, train, stop them, and print what came of it."""
-    from fedmeta.engines.flower import programs
-    from fedmeta.engines.flower.hosting import Host, hosting, run_to_end, serving
-    from fedmeta.engines.flower.programs import Credentials
+    from fedmeta.engines.flower.plan import edges_folder
+    from fedmeta.engines.flower.trial import run_trial
 
     folder = _planned(values)
-    edges, homes = _edges_folder(folder), sorted(_edges_folder(folder).glob("edge-*"))
-    credentials = None if values["insecure"] else Credentials(edges / "certs")
-    port = values["port"] or programs.free_port()
-    host = Host(folder.absolute(), "127.0.0.1", port, credentials)
-    keys = [] if credentials is None else [edges / "certs/nodes" / f"{h.name}.pub" for h in homes]
-    with ExitStack() as stack:
-        superlink = stack.enter_context(hosting(host, keys))
-        for home in homes:
-            stack.enter_context(serving(home.name, home, f"127.0.0.1:{port}", credentials))
-        bar = stack.enter_context(progress_bars())
-        run_to_end(host, superlink, [bar(f"{len(homes)} edges")])
+    place = edges_folder(folder)
+    certs = None if values["insecure"] else place / "certs"
+    with progress_bars() as bar:
+        run_trial(folder, place, certs, values["port"], [bar(f"{folder.name}")])
     print_outcome(folder)
 
 
 def print_outcome(folder: Path) -> None:
     """The same tables as after `fedmeta train`, and one of the edges."""
     opened = RunFolder.open(folder)
-    model = MetaModel.load(folder)
-    print_result(Run(model, opened.summary(), opened.history(), None, folder))
+    print_result(opened.summary())
     print_edges(folder)
     print_report(folder)
 
@@ -74,14 +69,14 @@ def print_edges(folder: Path) -> None:
 
     rows = [
         [
-            row["name"],
-            str(row["nodes"]),
-            row["state"],
-            row["last_seen"] or "never",
-            str(row["rounds"]),
-            f"{row['bytes_down'] / 1e6:.3f}",
-            f"{row['bytes_up'] / 1e6:.3f}",
-            f"{row['seconds']:.2f}",
+            row.name,
+            str(row.nodes),
+            row.state,
+            row.last_seen or "never",
+            str(row.rounds),
+            f"{row.bytes_down / 1e6:.3f}",
+            f"{row.bytes_up / 1e6:.3f}",
+            f"{row.seconds:.2f}",
         ]
         for row in read_edges(folder / FOLDER)
     ]
@@ -89,61 +84,54 @@ def print_edges(folder: Path) -> None:
     table("edges", columns, rows)
 
 
-def fleet_settings(values: Values) -> dict[str, Any]:
-    """The flags of `FLEET` that were given, as fields of `FleetSettings`."""
+def fleet_settings(values: Values, before: FleetSettings | None = None) -> FleetSettings:
+    """What the flags of `FLEET` say; what they do not is as before, or the default."""
+    from fedmeta.engines.flower.courier import FleetSettings
+
     given = {name: values[name] for name in ("edges", "quorum", "deadline")}
-    return {
+    fields = {
+        **asdict(before or FleetSettings()),
         **{name: value for name, value in given.items() if value is not None},
         "authenticated": not values["insecure"],
     }
-
-
-def new_plan(folder: Path, full: Table, fleet: Mapping[str, Any], targets: Any) -> None:
-    """Write the plan and the app of a new run."""
-    from fedmeta.engines.flower.app import write_app
-    from fedmeta.engines.flower.courier import FleetSettings
-    from fedmeta.engines.flower.hosting import APP
-    from fedmeta.engines.flower.plan import FOLDER, Plan
-
-    if (folder / FOLDER).exists():
-        raise RunFolderError(
-            f"{folder} holds a run already", "continue it with --resume, or choose another --out"
-        )
-    RunFolder(folder).check_free()
-    settings = from_plain(FleetSettings, fleet, "fleet")
-    table = write_app(folder / FOLDER / APP, full)
-    Plan(secrets.token_hex(8), table, settings, targets).save(folder)
+    return from_plain(FleetSettings, fields, "fleet")
 
 
 def _planned(values: Values) -> Path:
     """The folder of a new run with its edges' shards, or of one that goes on."""
     if values["resume"]:
         return resumed(PARAMETERS, values)
-    from fedmeta.engines.flower.shards import EdgeData, save_shard
+    from fedmeta.engines.flower.plan import check_fleet, edges_folder
+    from fedmeta.engines.flower.trial import deal_out, make_keys, new_plan
 
     full = options.settings_table(PARAMETERS, values)
     settings = build_settings(full)
     federation = load(settings.data, settings.training.seed)
     name = f"fleet-{settings.algorithm.name}-{Path(settings.data.name).stem}"
     folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
-    count = 2 if values["edges"] is None else values["edges"]
-    place, targets = _edges_folder(folder), None
+    fleet = fleet_settings(values)
+    check_fleet(fleet, settings)
+    count, place = fleet.edges, edges_folder(folder)
     if place.exists():
         raise RunFolderError(f"{place} is there already", "choose another --out, or delete it")
-    if federation.targets:
-        targets = EdgeData(str((place / "targets.safetensors").absolute()))
-    new_plan(folder, full, {**fleet_settings(values), "edges": count}, targets)
-    _deal_out(place, federation, count)
-    if targets:
-        save_shard(place / "targets.safetensors", federation, federation.targets)
+    RunFolder(folder).check_free()
+    targets = deal_out(place, federation, count)
     if not values["insecure"]:
-        _make_keys(place / "certs", count)
+        make_keys(place / "certs", count)
+    new_plan(folder, full, fleet, targets)
     say(
         f"{federation.name}: {len(federation.sources)} source nodes on {count} edges, "
         f"{len(federation.targets)} target nodes; {settings.algorithm.name}, "
         f"{settings.training.rounds} rounds, seed {settings.training.seed}"
     )
+    say_of_prior(settings, folder)
     return folder
+
+
+def say_of_prior(settings: Settings, folder: Path) -> None:
+    """Why it takes long before the first round, if it does."""
+    if settings.prior.ties and settings.prior.strength == "auto":
+        say(f"λ is found first, by a run without the prior, in {folder}/fleet/pilot")
 
 
 def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
@@ -161,38 +149,9 @@ def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
             f"run {folder} was started with other settings: {other}",
             "resume it as it was started (only rounds, quorum and deadline may change)",
         )
-    fleet = replace(plan.fleet, **fleet_settings(values))
+    fleet = fleet_settings(values, plan.fleet)
     replace(plan, table=merged([plan.table, now]), fleet=fleet).save(folder)
     return folder
-
-
-def _edges_folder(folder: Path) -> Path:
-    """Beside the run folder, which holds no samples."""
-    return folder.parent / f"{folder.name}-edges"
-
-
-def _deal_out(place: Path, federation: Federation, count: int) -> None:
-    """A folder with a shard of the source nodes for every edge."""
-    from fedmeta.engines.flower.edge import Edge
-    from fedmeta.engines.flower.shards import EdgeData, save_shard
-
-    digits = len(str(count))  # so that the order of names is that of numbers
-    for number in range(count):
-        share = Ranks(number, count).share(len(federation.sources))
-        home = place / f"edge-{number + 1:0{digits}d}"
-        shard = (home / "shard.safetensors").absolute()
-        Edge(home.name, EdgeData(str(shard))).save(home)
-        save_shard(shard, federation, federation.sources[share.start : share.stop])
-
-
-def _make_keys(folder: Path, count: int) -> None:
-    from fedmeta.fleet.certificates import make_authority, make_node, make_server
-
-    make_authority(folder)
-    make_server(folder, ["localhost", "127.0.0.1"])
-    digits = len(str(count))
-    for number in range(count):
-        make_node(folder, f"edge-{number + 1:0{digits}d}")
 
 
 COMMAND = Command(

@@ -42,7 +42,7 @@ def run(values: Values) -> None:
         folder.path,
         values["kind"] or "fisher",
         model,
-        own_federation(folder),
+        own_federation(folder, sources=True),
         values["device"] or "cpu",
         [Path(each) for each in values["add"] or ()],
     )

@@ -7,7 +7,14 @@ from pathlib import Path
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say
-from fedmeta.cli.fleet import FLEET, fleet_settings, new_plan, print_edges, print_outcome, resumed
+from fedmeta.cli.fleet import (
+    FLEET,
+    fleet_settings,
+    print_edges,
+    print_outcome,
+    resumed,
+    say_of_prior,
+)
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import free_folder
 from fedmeta.errors import FedmetaError
@@ -51,7 +58,7 @@ def run(values: Values) -> None:
             say(programs.typed(command, host.home))
         return
     with hosting(host, keys) as superlink:
-        _say_how_to_join(values, address, port)
+        _say_how_to_join(None if credentials is None else certs, address, port)
         try:
             with progress_bars() as bar:
                 run_to_end(host, superlink, [bar("fleet")])
@@ -62,7 +69,9 @@ def run(values: Values) -> None:
 
 
 def _planned(values: Values) -> Path:
-    from fedmeta.engines.flower.shards import EdgeData
+    from fedmeta.engines.flower.plan import check_fleet
+    from fedmeta.engines.flower.shards import EdgeData, check_readable
+    from fedmeta.engines.flower.trial import new_plan
 
     # Nodes come with the edges, a column that names them or not.
     comes = {"data": {"name": "fleet", "node": "node"}}
@@ -74,25 +83,43 @@ def _planned(values: Values) -> Path:
     if values["targets"]:
         path = Path(values["targets"]).expanduser().absolute()
         targets = EdgeData(str(path), values["label"], values["node"])
-    new_plan(folder, full, fleet_settings(values), targets)
+        check_readable(targets)
+    fleet = fleet_settings(values)
+    check_fleet(fleet, settings)
+    new_plan(folder, full, fleet, targets)
     say(
         f"{settings.algorithm.name}, {settings.training.rounds} rounds, seed "
         f"{settings.training.seed}; run {folder}"
     )
+    say_of_prior(settings, folder)
     return folder
 
 
-def _say_how_to_join(values: Values, address: str, port: int) -> None:
-    """What to type on the other machines."""
-    here = "HOST" if address in ("127.0.0.1", "0.0.0.0") else address
-    how = "--insecure" if values["insecure"] else "--certs FOLDER"
+def _say_how_to_join(certs: Path | None, address: str, port: int) -> None:
+    """What to type on the other machines.
+
+    Args:
+        certs: folder of the keys; None: there are none.
+        address, port: where the platform listens.
+    """
     say(f"the platform listens at {address}:{port}; on every edge:")
-    say(f"  fedmeta edge --platform {here}:{port} --name NAME --data FILE --label COLUMN {how}")
-    if not values["insecure"]:
+    here, how, fence = address, "--insecure", None
+    if certs is not None:
+        from fedmeta.fleet.certificates import server_name
+        from fedmeta.fleet.fence import fence_port
+
+        here, how, fence = server_name(certs), "--certs FOLDER", fence_port(certs)
+    elif address in ("127.0.0.1", "0.0.0.0"):
+        here = "HOST"
+    join = f"fedmeta edge --platform {here}:{fence or port} --name NAME --data FILE --label COLUMN"
+    say(f"  {join} {how}")
+    if certs is not None:
         say("FOLDER has ca.crt and nodes/NAME, which fedmeta certs has made here")
-    if address == "127.0.0.1":
-        say("edges on other machines come through the fence, whose port they are given")
-    else:
+    if fence is not None:
+        say(f"they come through the fence: nginx -c {(certs or Path()) / 'nginx.conf'} must run")
+    elif address == "127.0.0.1":
+        say("edges on other machines need a fence (fedmeta certs FOLDER --fence 0.0.0.0:9443)")
+    if address != "127.0.0.1":
         say(
             "whoever reaches this port may control the fleet: put the fence before it "
             "(docs/how-to/run-a-fleet.md)"

@@ -13,6 +13,7 @@ from fedmeta.cli.command import Parameter
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
 from fedmeta.data.settings import DataSettings
+from fedmeta.engines.flower.plan import targets_of
 from fedmeta.errors import DataError, RunFolderError, SettingError
 from fedmeta.functional import check_on_samples
 from fedmeta.imports import names_code
@@ -23,6 +24,7 @@ from fedmeta.models import ModelSettings
 from fedmeta.plain import from_plain
 from fedmeta.resuming import federation_digest
 from fedmeta.run_folder import RunFolder
+from fedmeta.sequences.reopening import in_sequence, task_federation
 from fedmeta.settings import Table, merged
 
 OWN_CODE = (
@@ -74,19 +76,37 @@ def stored_part(folder: RunFolder, name: str) -> Table:
     return dict(part)
 
 
-def own_federation(folder: RunFolder, precise: int | None = None) -> Federation:
+def own_federation(
+    folder: RunFolder, precise: int | None = None, *, sources: bool = False
+) -> Federation:
     """The nodes that a run was made with, from its data once more; never any others.
+
+    Of a fleet's run these are the targets alone: the source nodes' samples are on their edges.
 
     Args:
         folder: of the run.
         precise: draw precise sets of this size instead of the run's, which changes nothing else.
+        sources: whether the samples of source nodes are needed.
     """
+    if (targets := targets_of(folder.path)) is not None:
+        if sources:
+            raise RunFolderError(
+                f"the samples of the source nodes of run {folder.path} are on the edges of a fleet",
+                "importance can be had there: fedmeta platform --importance fisher",
+            )
+        if precise is not None:
+            raise SettingError(
+                f"{folder.path} is a fleet's run, whose precise sets are drawn at its start",
+                "start the fleet with --precise",
+            )
+        return targets
     data = stored_part(folder, "data")
     training = from_plain(TrainingSettings, stored_part(folder, "training"), "training")
     remedy = "put them back as they were, or open the run from Python"
     try:
         settings = from_plain(DataSettings, data, "data")
-        federation = load(settings, training.seed)
+        of_sequence = in_sequence(folder.path)
+        federation = task_federation(folder.path) if of_sequence else load(settings, training.seed)
     except (DataError, SettingError) as error:
         raise RunFolderError(
             f"the data of run {folder.path} cannot be read again from {Path.cwd()} "
@@ -101,6 +121,11 @@ def own_federation(folder: RunFolder, precise: int | None = None) -> Federation:
         )
     if precise is None:
         return federation
+    if of_sequence:
+        raise SettingError(
+            f"{folder.path} is a task of a sequence, whose precise sets are drawn for all tasks",
+            "run the sequence with --precise",
+        )
     return load(replace(settings, precise=precise), training.seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from fedmeta.sequences import read_sequence, ready, run_sequence
 from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.sequences.folder import begin, conclude, declared
 from fedmeta.sequences.methods import COMPARED, NAMES, Method
+from fedmeta.sequences.running import Trainer
+from fedmeta.training import Callback
 
 _SETTINGS = ("folder", "nodes", "precise", "rounds")
 
@@ -30,6 +33,12 @@ PARAMETERS = (
     options.SEEDS,
     options.OUT,
     Parameter("resume", str, "Continue the sequence in this folder.", metavar="FOLDER"),
+    Parameter(
+        "edges",
+        int,
+        "Train over a fleet of so many edges, as processes over Flower.",
+        default="in this process",
+    ),
     *(each for each in (*options.DATA, *options.METHOD) if each.name in _SETTINGS),
     *(each for each in options.CONFIG if each.name == "set"),
     *options.MACHINE,
@@ -46,6 +55,7 @@ def run(values: Values) -> None:
         sequence, methods, seeds = _asked(values)
         folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), sequence.name)
         begin(folder, sequence, methods, seeds)
+    trainer = _fleet(folder, values["edges"])
     say(
         f"{sequence.title or sequence.name}: {len(sequence.tasks)} tasks, "
         f"{', '.join(methods)}, seeds {', '.join(map(str, seeds))}"
@@ -58,9 +68,32 @@ def run(values: Values) -> None:
                 seeds,
                 folder=folder / method,
                 progress=lambda label: [bar(label)],
+                trainer=trainer,
             )
     print_sequence(conclude(folder, sequence, seeds, found))
     print_report(folder)
+
+
+def _fleet(folder: Path, edges: int | None) -> Trainer | None:
+    """What trains tasks over edges of this machine; None: none were asked for, now or before."""
+    from fedmeta.engines.flower.courier import FleetSettings
+    from fedmeta.engines.flower.plan import edges_folder
+
+    certs = edges_folder(folder) / "certs"
+    known = list(certs.glob("nodes/*.pub"))
+    if edges is None and not known:
+        return None
+    fleet = FleetSettings(len(known) if edges is None else edges)
+    from fedmeta.engines.flower.tasks import FleetTasks
+    from fedmeta.engines.flower.trial import make_keys, run_trial
+
+    if not known:
+        make_keys(certs, fleet.edges)
+
+    def conduct(run: Path, homes: Path, callbacks: Sequence[Callback]) -> None:
+        run_trial(run, homes, certs, None, callbacks)
+
+    return FleetTasks(folder, certs.parent, fleet, conduct)
 
 
 def _asked(values: Values) -> tuple[TaskSequence, list[str], list[int]]:

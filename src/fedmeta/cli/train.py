@@ -21,7 +21,6 @@ from fedmeta.from_settings import train_settings, with_strength
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, Table, build_settings, merged
 from fedmeta.tracking import tracker
-from fedmeta.training import Run
 
 PARAMETERS = (
     *options.CONFIG,
@@ -88,7 +87,7 @@ def run(values: Values) -> None:
                 origin={"table": full},
             )
     if ranks.leads:
-        print_result(result)
+        print_result(result.summary)
         if settings.importance != "none":
             print_importance(folder, settings.importance, result.meta_model, federation)
         print_report(folder)
@@ -145,9 +144,12 @@ def _refuse_other_machine(folder: RunFolder, given: Table) -> None:
             )
 
 
-def print_result(result: Run) -> None:
-    """Metric of the targets by number of adaptation steps."""
-    summary = result.summary
+def print_result(summary: Mapping[str, Any]) -> None:
+    """Metric of the targets by number of adaptation steps.
+
+    Args:
+        summary: of the run.
+    """
     metric = summary["metric"]
     rows = [
         [steps, *(percent(metric, row[key]) for key in ("mean", "median", "worst_decile"))]
@@ -163,6 +165,18 @@ def print_result(result: Run) -> None:
     say(f"{summary['status']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s")
     if prior := summary["settings"].get("prior"):
         say(f"prior    {prior_line(prior)}")
+    if promise := summary["settings"].get("uplink", {}).get("promise"):
+        say(f"privacy  {promise_line(promise)}")
+
+
+def promise_line(promise: Mapping[str, Any]) -> str:
+    """What a run promises to its nodes, see `Uplink.promise`."""
+    if promise["epsilon"] is None:
+        return "none: contributions were clipped, but there was no noise"
+    return (
+        f"ε = {promise['epsilon']:.3g}, δ = {promise['delta']:g} for a whole node, over "
+        f"{promise['rounds']} rounds"
+    )
 
 
 def prior_line(prior: Mapping[str, Any]) -> str:

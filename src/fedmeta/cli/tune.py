@@ -116,7 +116,7 @@ def _earlier(full: Table) -> Federation | None:
     if path is None:
         raise SettingError("there is no prior model to tune the pull of", "name one with --prior")
     try:
-        return own_federation(RunFolder.open(Path(path)))
+        return own_federation(RunFolder.open(Path(path)), sources=True)
     except FedmetaError as error:
         say(f"the prior task is not judged: {error}")
         return None

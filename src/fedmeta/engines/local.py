@@ -73,7 +73,7 @@ class LocalEngine:
         layout: resolved execution and objective.
         participation: who is counted in a round; several cohorts count everyone.
         ranks: which share of the nodes is computed here.
-        uplink: what happens to contributions on their way; several cohorts send them as they are.
+        uplink: what happens to contributions on their way; for several cohorts no "central" noise.
     """
 
     def __init__(

@@ -98,6 +98,13 @@ def make_server(folder: Path, hosts: Sequence[str]) -> KeyPair:
     return pair
 
 
+def server_name(folder: Path) -> str:
+    """The first name or address in the platform's certificate: what edges reach it by."""
+    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return str(next(iter(names)).value)
+
+
 def make_node(folder: Path, name: str) -> KeyPair:
     """The key that a node proves itself with (P-384, in OpenSSH's format, as Flower wants it).
 

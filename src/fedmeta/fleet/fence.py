@@ -95,6 +95,15 @@ class Fence:
         )
 
 
+def fence_port(folder: Path) -> int | None:
+    """Where the fence beside the keys listens; None: there is none."""
+    file = folder / FILE
+    if not file.is_file():
+        return None
+    found = re.search(r"^ *listen .*:([0-9]+) ssl;$", file.read_text(), re.MULTILINE)
+    return int(found[1]) if found else None
+
+
 def write_fence(folder: Path, fence: Fence) -> Path:
     """Write nginx.conf beside the keys; returns where."""
     path = folder / FILE

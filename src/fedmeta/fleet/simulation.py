@@ -16,7 +16,7 @@ from torch import Tensor
 from fedmeta import randomness, tree
 from fedmeta.algorithms.base import Contribution, NodeState
 from fedmeta.data.federation import Federation
-from fedmeta.errors import require_choice, require_positive, require_whole
+from fedmeta.errors import SettingError, require_choice, require_positive, require_whole
 from fedmeta.fleet.guard import relative_norm
 from fedmeta.fleet.uplink import Uplink
 from fedmeta.objective import Facts
@@ -26,14 +26,14 @@ from fedmeta.tree import map_leaves
 _LIE = 41  # the purpose of a liar's draws
 
 
-def edge_of(nodes: int, edges: int) -> Tensor:
+def edge_of(nodes: int, edges: int, device: torch.device | None = None) -> Tensor:
     """Which edge serves each node.
 
     Example:
         >>> edge_of(5, 2).tolist()
         [0, 0, 0, 1, 1]
     """
-    return torch.arange(nodes) * edges // nodes
+    return torch.arange(nodes, device=device) * edges // nodes
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,13 @@ class EdgeUplink(Uplink):
 
     def scales(self, contributions: Contribution, weights: Tensor) -> Tensor:
         """What nodes' contributions are multiplied by: the same for all of an edge."""
-        edge = edge_of(len(weights), self.edges).to(weights.device)
+        if len(weights) != self.nodes:
+            raise SettingError(
+                f"{len(weights)} of {self.nodes} nodes were computed at once, so edges cannot be "
+                "judged against each other",
+                "give execution.chunk and memory for all of them, and count everyone",
+            )
+        edge = edge_of(self.nodes, self.edges, weights.device)
 
         def summed(leaf: Tensor) -> Tensor:
             sums = leaf.new_zeros(self.edges, *leaf.shape[1:])

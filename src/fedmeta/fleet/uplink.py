@@ -40,6 +40,7 @@ class Uplink:
         guard: who may add to the sum.
         privacy: what is promised to nodes.
         compression: how uploads are shortened.
+        secure_aggregation: hide what single edges of a fleet send from the platform, see `masking`.
 
     Example:
         >>> Uplink().plain, Uplink(Guard("reject")).plain
@@ -49,8 +50,21 @@ class Uplink:
     guard: Guard = Guard()
     privacy: Privacy = Privacy()
     compression: Compression = Compression()
+    secure_aggregation: bool = False
 
     def __post_init__(self) -> None:
+        if self.secure_aggregation and self.guard.outliers != "keep":
+            raise SettingError(
+                "secure aggregation and the guard are both asked for, but whoever sees only the "
+                "sum of all edges can judge none of them",
+                "leave one of them out: hide edges from the platform, or guard against them",
+            )
+        if self.secure_aggregation and self.compression.method != "none":
+            raise SettingError(
+                "secure aggregation and compression are both asked for, but masks fill every bit "
+                "of every number, so that nothing can be left out",
+                "leave one of them out",
+            )
         if self.privacy.dp != "central":
             return
         if self.guard.outliers != "keep":
@@ -69,7 +83,7 @@ class Uplink:
     @property
     def plain(self) -> bool:
         """Whether contributions go their way as they are."""
-        return self == Uplink()
+        return replace(self, secure_aggregation=False) == Uplink()
 
     def resolved(self, exposure: Exposure) -> Uplink:
         """The same with the noise that keeps the ε wanted."""

@@ -58,6 +58,14 @@ def federated_fisher(
         >>> list(importance) == list(run.meta_model.theta)
         True
     """
+    total, count = fisher_sums(model, federation, device)
+    return {name: leaf.cpu() for name, leaf in fisher(total, count).items()}
+
+
+def fisher_sums(
+    model: MetaModel, federation: Federation, device: str | torch.device = "cpu"
+) -> tuple[Tree, torch.Tensor]:
+    """Numerator and denominator of `federated_fisher`: all that an edge tells of its nodes."""
     if federation.task != model.task or federation.inputs.shape[1:] != model.input_shape:
         raise DataError(
             f"{federation.name} has other classes or shapes than the model was trained on",
@@ -77,7 +85,7 @@ def federated_fisher(
         phi = adapt(objective, rule, theta, mine.support, randomness.key(0))
         squares, number = fisher_contribution(objective, phi, mine.query)
         total, count = tree.add(total, squares), count + number
-    return {name: leaf.cpu() for name, leaf in fisher(total, count).items()}
+    return total, count
 
 
 def write_importance(path: Path, importance: Tree, theta: Tree, facts: Mapping[str, Any]) -> None:

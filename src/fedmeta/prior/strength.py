@@ -17,6 +17,7 @@ divergence will do. `docs/explanation/prior.md` has the derivation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -61,9 +62,26 @@ def balanced(
         execution: of that training.
         seed: of mini-batches, where the adaptation draws any.
     """
-    tied = replace(free, theta={**free.theta, **prior.fitted(free.theta).prior})
-    gain = _loss(tied, federation, execution, seed) - _loss(free, federation, execution, seed)
-    distance = float(prior.value(free.theta))
+    tied = tied_model(prior, free)
+    losses = (_loss(model, federation, execution, seed) for model in (tied, free))
+    return balance(prior, free, *losses)
+
+
+def tied_model(prior: Regularizer, free: MetaModel) -> MetaModel:
+    """The prior model, whole: what it has not is taken from θ_f."""
+    return replace(free, theta={**free.theta, **prior.fitted(free.theta).prior})
+
+
+def balance(prior: Regularizer, free: MetaModel, before: float, after: float) -> Balance:
+    """The rule itself.
+
+    Args:
+        prior: D, with λ = 1.
+        free: θ_f.
+        before: F(θ_p).
+        after: F(θ_f).
+    """
+    gain, distance = before - after, float(prior.value(free.theta))
     if not distance > 0:
         raise SettingError(
             "λ cannot be found: without the prior, training does not leave the prior model",
@@ -80,9 +98,17 @@ def balanced(
 
 def _loss(model: MetaModel, federation: Federation, execution: Execution, seed: int) -> float:
     """F: the sources' query loss after adaptation, weighted by their numbers of samples."""
+    losses = source_losses(model, federation, execution, seed)
+    return float(np.average(losses, weights=[node.size for node in federation.sources]))
+
+
+def source_losses(
+    model: MetaModel, federation: Federation, execution: Execution, seed: int
+) -> Sequence[float]:
+    """The query loss of every source node after adaptation."""
     nodes = [replace(node, role="target") for node in federation.sources]
     steps = model.adaptation.steps
     found = evaluate_model(
         model, federation.with_nodes(nodes), [steps], execution=execution, seed=seed
     )
-    return float(np.average(found.losses[steps], weights=[node.size for node in nodes]))
+    return found.losses[steps]

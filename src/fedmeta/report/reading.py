@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmeta.engines.flower.edge_table import EdgeStatus, read_edges
+from fedmeta.engines.flower.plan import FOLDER
 from fedmeta.errors import RunFolderError
 from fedmeta.run_folder import Record, RunFolder
 from fedmeta.storage import read_json
@@ -82,6 +84,7 @@ class RunFacts:
         targets: the same target by target.
         parameters: size of the model, once known.
         gradient_evaluations: per node, in passes over all its samples; once known.
+        edges: of a fleet, as the platform last saw them.
     """
 
     identity: Mapping[str, Any]
@@ -96,6 +99,7 @@ class RunFacts:
     targets: Sequence[TargetFacts]
     parameters: int | None
     gradient_evaluations: float | None
+    edges: Sequence[EdgeStatus]
 
     @property
     def algorithm(self) -> str:
@@ -228,6 +232,7 @@ def read_run(path: Path) -> RunFacts:
             targets=[_target(row) for row in summary.get("targets", [])],
             parameters=None if parameters is None else int(parameters),
             gradient_evaluations=None if gradients is None else float(gradients),
+            edges=read_edges(path / FOLDER),
         )
 
 

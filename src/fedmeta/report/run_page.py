@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedmeta.engines.flower.edge_table import EdgeStatus
 from fedmeta.report import figures, repeat
 from fedmeta.report import format as fmt
 from fedmeta.report.drawing import Picture
@@ -53,6 +54,8 @@ def run_page(run: RunFacts) -> str:
             "identity": _identity(run),
             "code": repeat.code(run.settings, int(run.identity["seed"])),
             **targets_part(run),
+            "edges": [_edge(each) for each in run.edges[:_MOST_ROWS]],
+            "edges_left_out": max(0, len(run.edges) - _MOST_ROWS),
             **federation_part(run.federation),
         },
     )
@@ -81,8 +84,9 @@ def targets_part(run: RunFacts) -> dict[str, Any]:
 
 def federation_part(federation: FederationFacts) -> dict[str, Any]:
     """What the pages of runs and comparisons show of the nodes."""
-    heat_map = figures.classes(federation)
-    crowded = None if heat_map else figures.classes_per_node(federation)
+    known = all(node.classes for node in federation.nodes)  # a fleet's platform does not know
+    heat_map = figures.classes(federation) if known else None
+    crowded = figures.classes_per_node(federation) if known and not heat_map else None
     return {
         "federation": federation,
         "federation_facts": _federation_facts(federation),
@@ -240,6 +244,19 @@ def _federation_facts(federation: FederationFacts) -> list[Fact]:
     shape = " × ".join(map(str, federation.input_shape)) or "1"
     facts.append(Fact("Input", shape, "numbers per sample"))
     return facts
+
+
+def _edge(edge: EdgeStatus) -> dict[str, str]:
+    return {
+        "name": edge.name,
+        "nodes": fmt.number(edge.nodes),
+        "state": edge.state,
+        "seen": fmt.date(edge.last_seen or None),
+        "rounds": fmt.number(edge.rounds),
+        "down": fmt.size(edge.bytes_down),
+        "up": fmt.size(edge.bytes_up),
+        "seconds": fmt.duration(edge.seconds),
+    }
 
 
 def _node(node: NodeFacts) -> dict[str, str | int]:

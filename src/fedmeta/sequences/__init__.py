@@ -9,7 +9,7 @@
 | `replay.py`, `isolation.py` | two remedies beside priors |
 | `running.py` | task after task |
 | `measures.py` | average accuracy, forgetting, transfer |
-| `folder.py` | a sequence on disk |
+| `folder.py`, `reopening.py` | a sequence on disk, and the nodes of one of its tasks |
 | `ready/` | sequences that come along |
 """
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.data.federation import Federation
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DataError, SettingError
 from fedmeta.functional import FunctionalModel, functionalise
@@ -67,10 +68,7 @@ def next_task(
         network: the network that outputs are compared by; None: that of the model itself.
     """
     settings, method = sequence.of_task(number, seed), sequence.method
-    task = past.drawn.tasks[number]
-    if method.replay:
-        earlier, share = past.drawn.tasks[:number], settings.data.support_share
-        task = with_replay(task, earlier, sequence.replay, share, seed)
+    task = trained_nodes(sequence, number, seed, past.drawn)
     if number == 0:
         return Repeat(settings, task)
     names = [each.name for each in sequence.tasks]
@@ -89,6 +87,22 @@ def next_task(
             )
         settings = replace(settings, algorithm=replace(settings.algorithm, prior=held))
     return Repeat(settings, task, past.models[0].scaling, initial)
+
+
+def trained_nodes(sequence: TaskSequence, number: int, seed: int, drawn: Drawn) -> Federation:
+    """The nodes that a task is learned on: under replay with what sources kept of earlier ones.
+
+    Args:
+        sequence: with its method.
+        number: of the task, from 0.
+        seed: of the repeat.
+        drawn: its nodes in all tasks.
+    """
+    task = drawn.tasks[number]
+    if not sequence.method.replay:
+        return task
+    share = sequence.of_task(number, seed).data.support_share
+    return with_replay(task, drawn.tasks[:number], sequence.replay, share, seed)
 
 
 def _prior(

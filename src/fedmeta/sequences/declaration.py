@@ -123,11 +123,15 @@ class TaskSequence:
 
     def of_task(self, number: int, seed: int) -> Settings:
         """The settings of one task for one seed."""
+        return build_settings(self.table_of_task(number, seed))
+
+    def table_of_task(self, number: int, seed: int) -> Table:
+        """The same as a table."""
         task = self.tasks[number]
         own: Table = {"data": dict(task.data), "training": {"seed": seed}}
         if task.rounds is not None:
             own["training"]["rounds"] = task.rounds
-        return build_settings(layered(merged([self.settings, own]), {}))
+        return layered(merged([self.settings, own]), {})
 
     def using(self, method: str, strength: float | None = None) -> TaskSequence:
         """The same sequence with another method and, if given, another λ."""

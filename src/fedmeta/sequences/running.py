@@ -31,6 +31,13 @@ from fedmeta.tree import Tree
 
 Progress = Callable[[str], Sequence[Callback]]
 Learned = tuple[MetaModel, Execution]
+Trainer = Callable[[TaskSequence, int, Past, Repeat, Sequence[Callback]], None]
+"""Brings the run of a task (its number, from 0) to its end elsewhere: over a fleet.
+
+It goes on where it was, does nothing to a run that has ended, and adds to `Past.fishers` what the
+method asks for.
+"""
+
 _BLOWN_UP = "the adapted model of a target is no longer finite"
 
 
@@ -41,6 +48,7 @@ def run_sequence(
     folder: Path | None = None,
     progress: Progress = lambda _label: (),
     held_out: float | None = None,
+    trainer: Trainer | None = None,
 ) -> list[dict[str, Any]]:
     """Learn the tasks in their order and judge every model on the targets of all tasks.
 
@@ -51,6 +59,8 @@ def run_sequence(
             was interrupted goes on where it was: the result is the same to the bit.
         progress: given a label, the callbacks of a training.
         held_out: if given, targets are left alone and that share of the source nodes judges.
+        trainer: None: in this process. With another, source nodes are asked nothing here, so
+            there is no `cost`; a folder is needed.
 
     Returns:
         For every seed: `seed`; `diverged`, and then `why`; `accuracy` and, where targets have them,
@@ -70,7 +80,7 @@ def run_sequence(
         pasts = {seed: Past(past.drawn.held_out(held_out, seed)) for seed, past in pasts.items()}
     _check(sequence, next(iter(pasts.values())).drawn)
     if sequence.method.joint:
-        return _jointly(sequence, pasts, folder, progress)
+        return _jointly(sequence, pasts, folder, progress, trainer)
     rows: dict[int, list[_Row]] = {}
     lost: dict[int, str] = {}
     for number, task in enumerate(sequence.tasks):
@@ -80,7 +90,8 @@ def run_sequence(
             _kept(next_task(sequence, number, s, past, network), folder, s, number, task.name)
             for s, past in going.items()
         ]
-        outcomes = _trained(repeats, progress(f"{sequence.method} {task.name}"))
+        callbacks = progress(f"{sequence.method} {task.name}")
+        outcomes = _learned_by(trainer, sequence, number, going, repeats, callbacks)
         for (seed, past), outcome in zip(going.items(), outcomes, strict=True):
             if isinstance(outcome, str):
                 lost[seed] = f"task {task.name}: {outcome}"
@@ -101,7 +112,7 @@ def run_sequence(
             "seed": seed,
             "diverged": False,
             **_matrices(rows[seed]),
-            **_cost(sequence, past, seed),
+            **(_cost(sequence, past, seed) if trainer is None else {}),
         }
         for seed, past in pasts.items()
     ]
@@ -125,6 +136,22 @@ def _kept(repeat: Repeat, folder: Path | None, seed: int, number: int, task: str
     if folder is None:
         return repeat
     return replace(repeat, folder=folder / f"seed-{seed}" / f"{number + 1}-{task}")
+
+
+def _learned_by(
+    trainer: Trainer | None,
+    sequence: TaskSequence,
+    number: int,
+    pasts: Mapping[int, Past],
+    repeats: Sequence[Repeat],
+    callbacks: Sequence[Callback],
+) -> list[Learned | str]:
+    """A task of all seeds, learned here or elsewhere: models, or why there is none."""
+    if trainer is None:
+        return _trained(repeats, callbacks)
+    for past, each in zip(pasts.values(), repeats, strict=True):
+        trainer(sequence, number, past, each, callbacks)
+    return [_read(each) for each in repeats]
 
 
 def _trained(repeats: Sequence[Repeat], callbacks: Sequence[Callback]) -> list[Learned | str]:
@@ -242,7 +269,11 @@ def _matrices(rows: Sequence[_Row]) -> dict[str, Any]:
 
 
 def _jointly(
-    sequence: TaskSequence, pasts: dict[int, Past], folder: Path | None, progress: Progress
+    sequence: TaskSequence,
+    pasts: dict[int, Past],
+    folder: Path | None,
+    progress: Progress,
+    trainer: Trainer | None,
 ) -> list[dict[str, Any]]:
     """All tasks at once, for as many rounds as they have one after the other."""
     repeats = []
@@ -251,7 +282,8 @@ def _jointly(
         rounds = sum(each.training.rounds for each in tasks)
         settings = replace(tasks[0], training=replace(tasks[0].training, rounds=rounds))
         repeats.append(_kept(Repeat(settings, past.drawn.joint()), folder, seed, 0, "joint"))
-    outcomes = _trained(repeats, progress(f"{sequence.method} {sequence.name}"))
+    callbacks = progress(f"{sequence.method} {sequence.name}")
+    outcomes = _learned_by(trainer, sequence, 0, pasts, repeats, callbacks)
     found = []
     for (seed, past), outcome in zip(pasts.items(), outcomes, strict=True):
         if isinstance(outcome, str):

@@ -32,6 +32,18 @@ def on_round(message: Message, context: Context) -> Message:
     return _answered("round", message, context)
 
 
+@app.train("reveal")
+def on_reveal(message: Message, context: Context) -> Message:
+    """The seeds that open a masked sum."""
+    return _answered("reveal", message, context)
+
+
+@app.evaluate()
+def on_measure(message: Message, context: Context) -> Message:
+    """Sums that say how good a model is for this edge's nodes."""
+    return _answered("measure", message, context)
+
+
 def _answered(kind: str, message: Message, context: Context) -> Message:
     home = Path(str(context.node_config["edge"]))
     facts = str(cast(ConfigRecord, message.content["facts"])["json"])

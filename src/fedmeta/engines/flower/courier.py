@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fedmeta.engines.flower.parcel import Parcel
 from fedmeta.errors import FedmetaError, require, require_positive, require_whole
+
+Kind = Literal["introduce", "round", "reveal", "measure"]
+"""What an edge is asked: who it is, its part of a round, the seeds that open masked sums, or sums
+that say how good a model is."""
+
+_POLL = 0.5  # seconds between two looks at who is connected
 
 
 class FleetError(FedmetaError):
@@ -51,13 +58,38 @@ class Courier(Protocol):
         ...
 
     def ask(
-        self,
-        kind: Literal["introduce", "round"],
-        parcels: Mapping[int, Parcel],
-        deadline: float,
+        self, kind: Kind, parcels: Mapping[int, Parcel], deadline: float
     ) -> dict[int, Parcel | str]:
         """Replies by address; a text says why there is none. Who is late is left out."""
         ...
+
+
+def present(
+    courier: Courier,
+    asked: Collection[int],
+    enough: int,
+    end: float,
+    waiting: Callable[[str], None],
+) -> list[int]:
+    """Those asked who are connected, once there are enough of them or time is up.
+
+    Args:
+        courier: knows who is connected.
+        asked: their addresses.
+        enough: how many to wait for.
+        end: when to wait no longer, on the monotonic clock.
+        waiting: called with a line of text if there is a wait.
+    """
+    told = False
+    while True:
+        connected = courier.connected()
+        here = [address for address in asked if address in connected]
+        if len(here) >= enough or time.monotonic() >= end:
+            return here
+        if not told:
+            waiting(f"waiting for {enough - len(here)} of {len(asked)} edges")
+            told = True
+        time.sleep(_POLL)
 
 
 def check_name(introduction: Parcel, let_in_as: str) -> None:

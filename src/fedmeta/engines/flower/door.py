@@ -20,7 +20,7 @@ def ask(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes] 
 
     Args:
         home: the edge's folder.
-        kind: "introduce" or "round".
+        kind: of the message, see `courier.Kind`.
         facts, tensors: of the message, as a `Parcel` encodes them.
     """
     path = socket_of(home)

@@ -1,4 +1,4 @@
-"""What an edge does when the platform asks: introduce itself, and compute its part of a round."""
+"""What an edge does when the platform asks: introduce itself, take part in rounds, judge models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from fedmeta.data.scaling import Scaling, sums_of
 from fedmeta.engines.cohort import Share
 from fedmeta.engines.execution import machine
 from fedmeta.engines.flower.memory import Call, Memory, answered, restore
-from fedmeta.engines.flower.parcel import Parcel, ParcelError, pack_contribution, unflatten
+from fedmeta.engines.flower.parcel import (
+    Parcel,
+    ParcelError,
+    flatten,
+    pack_contribution,
+    unflatten,
+    unpack_model,
+)
+from fedmeta.engines.flower.sealing import public_key, reveal, seal
 from fedmeta.engines.flower.shards import EdgeData, read_shard, with_classes
 from fedmeta.engines.local import LocalEngine
 from fedmeta.errors import DataError, FedmetaError
@@ -26,6 +34,8 @@ from fedmeta.fleet.compression import Compression
 from fedmeta.fleet.uplink import refusals, with_secrets
 from fedmeta.job import Job, prepare
 from fedmeta.plain import from_plain, to_plain
+from fedmeta.prior.importance import fisher_sums
+from fedmeta.prior.strength import source_losses
 from fedmeta.settings import build_settings, merged
 from fedmeta.storage import read_json, write_json, writing
 from fedmeta.tree import Tree
@@ -72,10 +82,10 @@ def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, byte
 
     Args:
         home: the edge's folder.
-        kind: "introduce" or "round".
+        kind: see `courier.Kind`.
         facts, tensors: of the message.
     """
-    act = {"introduce": introduce, "round": take_part}[kind]
+    act = {"introduce": introduce, "round": take_part, "reveal": reveal, "measure": measure}[kind]
     try:
         reply = act(home, Parcel.decoded(facts, tensors))
     except FedmetaError as error:
@@ -99,6 +109,8 @@ def introduce(home: Path, question: Parcel) -> Parcel:
         "bytes": federation.inputs.dtype == "uint8",
         "features": list(federation.features),
     }
+    if settings.uplink.secure_aggregation:
+        facts["key"] = public_key(home)
     if settings.data.scaling == "none":
         return Parcel(facts)
     held = [
@@ -156,9 +168,41 @@ def take_part(home: Path, request: Parcel) -> Parcel:
         "seconds": round(time.perf_counter() - started, 3),
         "notes": [*engine.notes(), *_refusals(nodes, job)][:_NOTES],
     }
-    reply = Parcel(told, pack_contribution(total, shared, wire))
+    if job.uplink.secure_aggregation:
+        sealed = seal(home, facts, total, shared)
+        reply = Parcel({**told, **sealed.facts}, sealed.tensors)
+    else:
+        reply = Parcel(told, pack_contribution(total, shared, wire))
     memory.remember(call, {**nodes, **left}, reply)
     return reply
+
+
+def measure(home: Path, request: Parcel) -> Parcel:
+    """What this edge's nodes say of models that they are sent: sums over all nodes, nothing else.
+
+    "loss": Σ D_i ℓ_i(model) for every model, ℓ_i the loss on query samples after adaptation, and
+    Σ D_i. "fisher": Σ squared gradients of single query samples, and how many there are.
+    """
+    facts, edge = request.facts, Edge.load(home)
+    job, _ = _job(edge, request)
+    settings = build_settings(facts["table"])
+    models = {
+        name: unpack_model(request.tensors[name], settings.model, job.loss)
+        for name in facts["models"]
+    }
+    sums: dict[str, torch.Tensor] = {}
+    sizes = torch.tensor([node.size for node in job.federation.sources], dtype=torch.float64)
+    for name, model in models.items():
+        if facts["what"] == "fisher":
+            device = job.layout.execution.torch_device
+            squares, count = fisher_sums(model, job.federation, device)
+            sums |= {name: flatten(squares, list(model.theta)), "count": count.cpu()}
+        else:
+            execution, seed = job.layout.execution, job.training.seed
+            losses = source_losses(model, job.federation, execution, seed)
+            each = torch.tensor(losses, dtype=torch.float64)
+            sums |= {name: (sizes * each).sum(), "count": sizes.sum()}
+    return Parcel({key: facts[key] for key in ("run", "what", "name")}, sums)
 
 
 def _shortened(

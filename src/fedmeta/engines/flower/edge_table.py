@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from fedmeta.plain import from_plain
 from fedmeta.storage import read_json, write_json
 
 _FILE = "edges.json"
@@ -22,8 +22,8 @@ class EdgeStatus:
         nodes: how many it serves.
         state: "waiting", "counted" in the last round it was asked in, or why it was not.
         last_seen: when its last reply was read.
-        rounds: how often it was counted since the platform was started.
-        bytes_down, bytes_up: sent to it and by it since then.
+        rounds: how often it was counted; a round that a crash has undone counts again.
+        bytes_down, bytes_up: sent to it and by it in all.
         seconds: that its last reply took to compute.
     """
 
@@ -48,7 +48,10 @@ def write_edges(folder: Path, rows: Iterable[EdgeStatus]) -> None:
     write_json(folder / _FILE, {"edges": [asdict(row) for row in rows]})
 
 
-def read_edges(folder: Path) -> list[dict[str, Any]]:
-    """The table as it was last written; empty before the first round."""
+def read_edges(folder: Path) -> list[EdgeStatus]:
+    """The table as it was last written; empty before the first round, and without a fleet."""
     file = folder / _FILE
-    return list(read_json(file, "table of edges")["edges"]) if file.exists() else []
+    if not file.exists():
+        return []
+    rows = read_json(file, "table of edges").get("edges", [])
+    return [from_plain(EdgeStatus, row, "edges") for row in rows]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,10 @@ from torch import Tensor
 from fedmeta.algorithms.base import Contribution
 from fedmeta.errors import FedmetaError
 from fedmeta.fleet.compression import Compression
-from fedmeta.storage import tensor_bytes
+from fedmeta.losses import Loss
+from fedmeta.meta_model import MetaModel
+from fedmeta.models import ModelSettings
+from fedmeta.storage import tensor_bytes, write_bytes
 from fedmeta.tree import Tree
 
 _WIRE, _METRIC = "wire/", "metric/"  # what names of tensors begin with
@@ -87,6 +92,27 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
         name: part.reshape(leaf.shape).to(leaf)
         for (name, leaf), part in zip(like.items(), parts, strict=True)
     }
+
+
+def pack_model(model: MetaModel) -> Tensor:
+    """A meta-model as the bytes of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.safetensors"
+        model.save(file)
+        return torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
+
+
+def unpack_model(content: Tensor, network: ModelSettings, loss: Loss) -> MetaModel:
+    """The inverse of `pack_model`.
+
+    Args:
+        content: the bytes.
+        network, loss: of the run; code is never loaded because a message names it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.safetensors"
+        write_bytes(file, content.numpy().tobytes())
+        return MetaModel.load(file, network, loss)
 
 
 def pack_contribution(

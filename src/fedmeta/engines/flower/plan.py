@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmeta import checkpoints
+from fedmeta import checkpoints, randomness
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
 from fedmeta.engines.flower.courier import Courier, FleetError, FleetSettings, check_name
@@ -16,21 +16,32 @@ from fedmeta.engines.flower.parcel import Parcel
 from fedmeta.engines.flower.platform import FleetEngine
 from fedmeta.engines.flower.roster import Roster, first_roster, known_federation
 from fedmeta.engines.flower.shards import EdgeData, read_shard
-from fedmeta.errors import SettingError
+from fedmeta.engines.flower.survey import Survey
+from fedmeta.errors import RunFolderError, SettingError
+from fedmeta.fleet.masking import FEWEST
 from fedmeta.from_settings import kept_scaling
 from fedmeta.job import Job
 from fedmeta.meta_model import load_theta
 from fedmeta.plain import from_plain, to_plain
+from fedmeta.prior.importance import importance_file, store_importance, write_importance
+from fedmeta.prior.strength import balance, tied_model
+from fedmeta.regularizers import Regularizer
 from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Settings, Table, build_settings
+from fedmeta.settings import Settings, Table, build_settings, merged
 from fedmeta.storage import read_json, write_json, writing
 from fedmeta.training import Callback, Run, train
 
 FOLDER = "fleet"  # of a run folder: what only a fleet has
 FILE = "plan.json"
 _LIFE = "life.json"
+_STRENGTH, _PILOT = "strength.json", "pilot"
 _NOT_FOR_EDGES = ("prior", "init")  # of the settings: the platform's own business
 _POLL = 1.0  # seconds between two looks at who has connected
+
+
+def edges_folder(folder: Path) -> Path:
+    """Where a fleet for trying has its edges: beside the run folder, which holds no samples."""
+    return folder.parent / f"{folder.name}-edges"
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,15 @@ class Plan:
         }
         write_json(folder / FOLDER / FILE, plain)
 
+    def request(self, life: int = 0) -> dict[str, Any]:
+        """What every message to an edge says of the run.
+
+        Args:
+            life: how often the platform was started.
+        """
+        table = {key: value for key, value in self.table.items() if key not in _NOT_FOR_EDGES}
+        return {"run": self.run, "life": life, "table": table}
+
     @classmethod
     def load(cls, folder: Path) -> Plan:
         """The plan in a run folder."""
@@ -90,44 +110,29 @@ def carry_out(
     """
     plan, place = Plan.load(folder), folder / FOLDER
     settings = build_settings(plan.table)
-    if settings.participation.lost > 0:
-        raise SettingError(
-            f"participation.lost is {settings.participation.lost:g}",
-            "leave it out: in a fleet uploads get lost by themselves",
-        )
-    if settings.participation.independent:
-        raise SettingError(
-            "participation.independent is asked for, but a fleet draws edges, not nodes",
-            "leave it out; no amplification by sampling is claimed for a fleet",
-        )
-    tied = getattr(settings.algorithm, "prior", None) is not None
-    if tied and settings.prior.strength == "auto":
-        raise SettingError(
-            'prior.strength is "auto", which takes a run of its own to find',
-            "find it with fedmeta train, and give the number",
-        )
-    table = {key: value for key, value in plan.table.items() if key not in _NOT_FOR_EDGES}
-    request = {"run": plan.run, "life": _next_life(place), "table": table}
+    check_fleet(plan.fleet, settings)
+    prior: Regularizer | None = getattr(settings.algorithm, "prior", None)
+    request = plan.request(_next_life(place))
     roster = Roster.load(place)
     if roster is None:
         roster = _gathered(plan.fleet, settings, courier, request, waiting)
         kept = kept_scaling(settings, roster.common.shape)
         roster = roster if kept is None else replace(roster, scaling=kept)
         roster.save(place)
+    found: Table = {}  # settings that were left open
+    if prior is not None and settings.prior.strength == "auto":
+        found = {"prior": {"strength": _strength(plan, prior, roster, folder, courier, waiting)}}
+        settings = build_settings(merged([plan.table, found]))
     begun = (folder / "settings.json").exists()
     saved = checkpoints.rounds(RunFolder(folder).checkpoints) if begun else []
     now = roster.until(saved[-1] if saved else 0)
-    targets = None
-    if plan.targets is not None:
-        seed = settings.training.seed
-        targets = read_shard(plan.targets, settings.data, seed, "target", role="target")
-    federation = known_federation(roster.until(0), targets)
+    federation = _known(plan, settings, roster)
 
     def engine(job: Job) -> FleetEngine:
         _describe(folder, federation)
         return FleetEngine(job, now, courier, plan.fleet, request, place, waiting)
 
-    return train(
+    run = train(
         federation,
         settings.model,
         settings.algorithm,
@@ -143,9 +148,108 @@ def carry_out(
         resume=begun,
         callbacks=callbacks,
         about_data=to_plain(settings.data),
-        origin={"table": dict(plan.table)},
+        origin={"table": merged([plan.table, found])},
         engine=engine,
     )
+    if settings.importance == "path":
+        store_importance(folder, "path", run.meta_model, federation)
+    elif settings.importance == "fisher":
+        survey = Survey(courier, Roster.load(place) or now, plan.fleet, request, waiting)
+        facts = {"kind": "fisher", "run": run.meta_model.about["run"], "tasks": 1}
+        file, theta = importance_file(folder, "fisher"), run.meta_model.theta
+        write_importance(file, survey.fisher(run.meta_model), theta, facts)
+    return run
+
+
+def check_fleet(fleet: FleetSettings, settings: Settings) -> None:
+    """Refuse what a fleet cannot do, or cannot do together."""
+    share, uplink = settings.participation, settings.uplink
+    if share.lost > 0:
+        raise SettingError(
+            f"participation.lost is {share.lost:g}",
+            "leave it out: in a fleet uploads get lost by themselves",
+        )
+    if share.independent:
+        raise SettingError(
+            "participation.independent is asked for, but a fleet draws edges, not nodes",
+            "leave it out; no amplification by sampling is claimed for a fleet",
+        )
+    tied = getattr(settings.algorithm, "prior", None) is not None
+    asks = settings.importance == "fisher" or (tied and settings.prior.strength == "auto")
+    if asks and uplink.privacy.on:
+        raise SettingError(
+            "λ = auto and importance fisher ask nodes for sums without noise, but dp is asked for",
+            "give λ as a number and use importance path, or leave dp out",
+        )
+    if asks and uplink.secure_aggregation:
+        raise SettingError(
+            "λ = auto and importance fisher ask edges for sums of their own, which no mask hides",
+            "give λ as a number and use importance path, or leave secure aggregation out",
+        )
+    asked = len(share.counted(fleet.edges, 1, randomness.key(0)))
+    if uplink.secure_aggregation and asked < FEWEST:
+        raise SettingError(
+            f"secure aggregation is asked for, but a round asks {asked} of {fleet.edges} edges: "
+            "with so few a sum gives away what each has sent",
+            f"have at least {FEWEST} edges asked, or leave it out and use dp = 'local'",
+        )
+
+
+def _known(plan: Plan, settings: Settings, roster: Roster) -> Federation:
+    """Who takes part, as far as the platform knows: its targets' samples are all it has."""
+    targets = None
+    if plan.targets is not None:
+        seed = settings.training.seed
+        targets = read_shard(plan.targets, settings.data, seed, "target", role="target")
+    return known_federation(roster.until(0), targets)
+
+
+def targets_of(folder: Path) -> Federation | None:
+    """The nodes that a fleet's model is judged on; None: the run is none of a fleet.
+
+    The source nodes are left out, since their samples are on their edges.
+    """
+    if not (folder / FOLDER / FILE).exists():
+        return None
+    plan, roster = Plan.load(folder), Roster.load(folder / FOLDER)
+    if roster is None or plan.targets is None:
+        raise RunFolderError(
+            f"run {folder} is a fleet's without target nodes: its data are on its edges",
+            "name data to judge it on with --data",
+        )
+    known = _known(plan, build_settings(plan.table), roster)
+    return known.with_nodes(known.targets)
+
+
+def _strength(
+    plan: Plan,
+    prior: Regularizer,
+    roster: Roster,
+    folder: Path,
+    courier: Courier,
+    waiting: Callable[[str], None],
+) -> float:
+    """λ = "auto" found (`fedmeta.prior.strength`): a run without it, then losses.
+
+    That run lies in the folder `fleet/pilot`, so that it goes on after a crash like any other.
+    """
+    place = folder / FOLDER
+    file, pilot = place / _STRENGTH, place / _PILOT
+    if not file.exists():
+        if not (pilot / FOLDER / FILE).exists():
+            own = {key: value for key, value in plan.table.items() if key != "prior"}
+            own = merged([own, {"training": {"evaluate_every": 0}, "importance": "none"}])
+            Plan(f"{plan.run}pilot", own, plan.fleet).save(pilot)
+            roster.save(pilot / FOLDER)  # the same edges, and inputs scaled as they will be
+        waiting("λ is found by a run without the prior")
+        free = carry_out(pilot, courier, (), waiting).meta_model
+        edges = Roster.load(pilot / FOLDER) or roster
+        survey = Survey(courier, edges, plan.fleet, Plan.load(pilot).request(), waiting)
+        losses = survey.losses({"tied": tied_model(prior, free), "free": free})
+        rule = balance(prior, free, losses["tied"], losses["free"])
+        write_json(file, rule._asdict())
+        waiting(f"λ = {rule.strength:.4g}")
+    return float(read_json(file, "λ of the prior")["strength"])
 
 
 def _describe(folder: Path, federation: Federation) -> None:

@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,21 +16,28 @@ from torch import Tensor
 from fedmeta import randomness
 from fedmeta.algorithms.base import Contribution, Fleet, NodeState, PlatformState
 from fedmeta.engines.cohort import weighed
-from fedmeta.engines.flower.courier import Courier, FleetError, FleetSettings, check_name
-from fedmeta.engines.flower.edge_table import EdgeStatus, write_edges
+from fedmeta.engines.flower.courier import (
+    Courier,
+    FleetError,
+    FleetSettings,
+    check_name,
+    present,
+)
+from fedmeta.engines.flower.edge_table import EdgeStatus, read_edges, write_edges
 from fedmeta.engines.flower.parcel import Parcel, flatten, unpack_contribution
 from fedmeta.engines.flower.roster import Member, Roster
+from fedmeta.engines.flower.sealing import mask_facts, read_sealed, unseal
 from fedmeta.engines.local import RoundResult, platform_half
 from fedmeta.engines.reading import Reading
 from fedmeta.errors import FedmetaError
-from fedmeta.fleet.guard import Reply, judge
+from fedmeta.fleet.guard import Reply, Verdict, judge
+from fedmeta.fleet.masking import FEWEST
 from fedmeta.job import Job
 from fedmeta.training import diverged
 from fedmeta.tree import Tree, map_leaves
 
 _ASKED = 23  # the purpose of the draw of who is asked
 _ATTEMPTS = 3  # rounds below quorum in a row that stop the run
-_POLL = 0.5  # seconds between two looks at who is connected
 
 
 class Answer(NamedTuple):
@@ -72,7 +79,10 @@ class FleetEngine:
         self._settings, self._request, self._folder = settings, dict(request), folder
         self._waiting, self._notes = waiting, list[str]()
         self._refused: set[int] = set()
-        self._status = {m.name: EdgeStatus(m.name, len(m.nodes)) for m in roster.members}
+        before = {row.name: replace(row, state="waiting") for row in read_edges(folder)}
+        self._status = {
+            m.name: before.get(m.name, EdgeStatus(m.name, len(m.nodes))) for m in roster.members
+        }
         self._draws = randomness.fold(randomness.key(job.training.seed), _ASKED)
         # Noise that protects nodes must not be known from the seed, nor drawn twice.
         self._secret = torch.tensor(secrets.randbits(63), dtype=torch.int64)
@@ -111,10 +121,12 @@ class FleetEngine:
         for attempt in range(_ATTEMPTS):
             asked = self._asked(number, attempt)
             least = math.ceil(self._settings.quorum * len(asked))
-            answers = self._answers(asked, shared, counted, number, least)
+            if self._job.uplink.secure_aggregation:
+                least = max(least, FEWEST)
+            answers = self._answers(asked, shared, counted, number, attempt, least)
             if len(answers) >= least:
                 break
-            if all(self._status[m.name].state.endswith("is not finite") for m in asked):
+            if all("is not finite" in self._status[m.name].state for m in asked):
                 raise diverged(number, self._job.algorithm, None)
             self._note(
                 f"round {number}: {len(answers)} of {len(asked)} edges answered, {least} are "
@@ -211,22 +223,34 @@ class FleetEngine:
         return [self._roster.members[place] for place in places.tolist()]
 
     def _answers(
-        self, asked: Sequence[Member], shared: Tree, counted: Tree, number: int, least: int
+        self,
+        asked: Sequence[Member],
+        shared: Tree,
+        counted: Tree,
+        number: int,
+        attempt: int,
+        least: int,
     ) -> dict[str, Answer]:
         """What the edges that answered well have answered, by name."""
         end = time.monotonic() + self._settings.deadline
         # After a start everyone gets the time to come back; later a round waits for a quorum alone.
-        here = self._present(asked, len(asked) if self._fresh else least, end)
+        enough = len(asked) if self._fresh else least
+        here = present(self._courier, [m.address for m in asked], enough, end, self._waiting)
         self._fresh = False
         vector = flatten(shared, list(shared))
-        parcels = {m.address: self._parcel(m, vector, counted, number) for m in here}
+        parties = [member for member in asked if member.address in here]
+        masks = {}
+        if self._job.uplink.secure_aggregation:
+            masks = mask_facts(parties, self._request["life"], attempt)
+        parcels = {m.address: self._parcel(m, vector, counted, number, masks) for m in parties}
         replies = self._courier.ask("round", parcels, max(end - time.monotonic(), 1.0))
         read: dict[str, Contribution] = {}
         down, up = dict.fromkeys(self._status, 0), dict.fromkeys(self._status, 0)
         for member in asked:
             name, status = member.name, self._status[member.name]
-            reply = replies.get(member.address, "no answer in time")
-            if member in here:
+            silent = "no answer in time" if member.address in parcels else "not connected"
+            reply = replies.get(member.address, silent)
+            if member.address in parcels:
                 down[name] = parcels[member.address].size
                 status.bytes_down += down[name]
             try:
@@ -239,12 +263,37 @@ class FleetEngine:
             status.seen(up[name], float(reply.facts["seconds"]))
             for line in reply.facts["notes"]:
                 self._note(f"edge {name}: {line}")
-        verdict = judge(self._job.uplink.guard, self._as_known(read), shared)
+        verdict = self._judged(read, shared, {"round": number, **masks}, down, up, end)
         for name, reason in verdict.refused.items():
             self._not_counted(name, number, reason)
         for name, scale in verdict.clipped.items():
             self._note(f"round {number}: edge {name} was clipped to {scale:.3g} of its norm")
         return {n: Answer(one, down[n], up[n]) for n, one in verdict.accepted.items()}
+
+    def _judged(
+        self,
+        read: Mapping[str, Contribution],
+        shared: Tree,
+        asked: Mapping[str, Any],
+        down: dict[str, int],
+        up: dict[str, int],
+        end: float,
+    ) -> Verdict:
+        """Who is counted; where sums are masked, they are opened first."""
+        known = self._as_known(read)
+        if not self._job.uplink.secure_aggregation:
+            return judge(self._job.uplink.guard, known, shared)
+        addresses = {member.name: member.address for member in self._roster.members}
+        facts = {**self._request, **asked}
+        left = max(end - time.monotonic(), 1.0)
+        opened = unseal(self._courier, addresses, known, facts, shared, left)
+        for name, size in opened.down.items():
+            down[name] += size
+            self._status[name].bytes_down += size
+        for name, size in opened.up.items():
+            up[name] += size
+            self._status[name].bytes_up += size
+        return opened.verdict
 
     def _not_counted(self, name: str, number: int, reason: str) -> None:
         self._status[name].state = f"not counted: {reason}"
@@ -281,34 +330,23 @@ class FleetEngine:
         said = tuple(reply.facts.get(key) for key in ("run", "round", "name"))
         if said != (self._request["run"], number, member.name):
             raise FleetError(f"it answered to something else ({said[1:]})", "nothing to do")
+        if self._job.uplink.secure_aggregation:
+            return read_sealed(reply, shared)
         return unpack_contribution(reply.tensors, shared, self._job.uplink.compression)
 
-    def _present(self, asked: Sequence[Member], enough: int, end: float) -> list[Member]:
-        """Those asked who are connected, once there are enough of them or time is up."""
-        told = False
-        while True:
-            connected = self._courier.connected()
-            here = [member for member in asked if member.address in connected]
-            if len(here) >= enough or time.monotonic() >= end:
-                return here
-            if not told:
-                self._waiting(f"waiting for {enough - len(here)} of {len(asked)} edges")
-                told = True
-            time.sleep(_POLL)
-
-    def _parcel(self, member: Member, vector: Tensor, counted: Tree, number: int) -> Parcel:
+    def _parcel(
+        self,
+        member: Member,
+        vector: Tensor,
+        counted: Tree,
+        number: int,
+        masks: Mapping[str, Any],
+    ) -> Parcel:
         """What an edge is sent in a round."""
-        roster, last = self._roster, int(counted[member.name])
-        facts = {
-            **self._request,
-            "name": member.name,
-            "round": number,
-            "counted": last,
-            "data": member.data,
-            "share": asdict(roster.share(member)),
-            "task": asdict(roster.common.task),
-        }
-        tensors = {"shared": vector, **roster.scaling.tensors()}
+        last = int(counted[member.name])
+        base = self._roster.told(member)
+        facts = {**self._request, **base.facts, "round": number, "counted": last, **masks}
+        tensors = {"shared": vector, **base.tensors}
         if last == 0 and number > 1:  # what its nodes start from was sent to others long ago
             theta = self._job.model.theta
             tensors["start"] = flatten(theta, list(theta))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Member:
         first: the first round that it may take part in.
         data: fingerprint of its nodes, see `edge.data_digest`.
         nodes: name, support and query size of each.
+        key: public, for masks; empty where there are none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Member:
     first: int
     data: str
     nodes: tuple[tuple[str, int, int], ...]
+    key: str = ""
 
     @property
     def samples(self) -> int:
@@ -119,11 +121,22 @@ class Roster:
             (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
         )
 
+    def told(self, member: Member) -> Parcel:
+        """What every message to an edge says of the fleet it is a part of."""
+        facts = {
+            "name": member.name,
+            "data": member.data,
+            "share": asdict(self.share(member)),
+            "task": asdict(self.common.task),
+        }
+        return Parcel(facts, self.scaling.tensors())
+
     def with_member(self, introduction: Parcel, address: int, first: int) -> Roster:
         """With an edge that has introduced itself: a new one, or a known one that has come back."""
         facts = introduction.facts
         nodes = tuple((str(name), int(s), int(q)) for name, s, q in facts["nodes"])
-        member = Member(str(facts["name"]), address, first, str(facts["data"]), nodes)
+        name, data, key = (str(facts.get(part, "")) for part in ("name", "data", "key"))
+        member = Member(name, address, first, data, nodes, key)
         known = self.named(member.name)
         if known is not None:
             if known.data != member.data:
@@ -131,7 +144,8 @@ class Roster:
                     f"edge {member.name} came back with other nodes than it joined with",
                     "put its data back, or give it another name",
                 )
-            others = tuple(replace(m, address=address) if m is known else m for m in self.members)
+            back = replace(known, address=address, key=key)
+            others = tuple(back if m is known else m for m in self.members)
             return replace(self, members=others)
         self._check(introduction, member)
         return replace(self, members=(*self.members, member))
@@ -235,4 +249,4 @@ def known_federation(roster: Roster, targets: Federation | None) -> Federation:
 
 def _member(about: dict[str, Any]) -> Member:
     nodes = tuple((name, support, query) for name, support, query in about["nodes"])
-    return Member(about["name"], about["address"], about["first"], about["data"], nodes)
+    return Member(**{**about, "nodes": nodes})

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
+from fedmeta.engines.flower.courier import Kind
 from fedmeta.engines.flower.parcel import Parcel
 from fedmeta.engines.flower.plan import FOLDER, carry_out
 from fedmeta.engines.flower.wire import from_records, to_records
@@ -24,7 +24,12 @@ from flwr.app import Context, Message, MessageType  # isort: skip  # after wire
 from flwr.serverapp import Grid, ServerApp  # isort: skip
 
 OUTCOME = "outcome.json"
-_KINDS = {"introduce": MessageType.QUERY, "round": MessageType.TRAIN}
+_KINDS = {
+    "introduce": MessageType.QUERY,
+    "round": MessageType.TRAIN,
+    "reveal": f"{MessageType.TRAIN}.reveal",
+    "measure": MessageType.EVALUATE,
+}
 _POLL = 0.3  # seconds between two looks for replies
 _SPARE = 30.0  # seconds that a message outlives its deadline, so that late replies can be told
 
@@ -65,10 +70,7 @@ class GridCourier:
         return {node.node_id: node.name for node in self._grid.get_nodes()}
 
     def ask(
-        self,
-        kind: Literal["introduce", "round"],
-        parcels: Mapping[int, Parcel],
-        deadline: float,
+        self, kind: Kind, parcels: Mapping[int, Parcel], deadline: float
     ) -> dict[int, Parcel | str]:
         """Send to all and wait for all, but not beyond the deadline."""
         end, asked = time.monotonic() + deadline, {}

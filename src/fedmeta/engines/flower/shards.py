@@ -77,6 +77,26 @@ def load_shard(path: Path) -> Federation:
     return Federation(inputs, labels, task, nodes, about["name"], (), features)
 
 
+def check_readable(source: EdgeData) -> None:
+    """Refuse data that nobody can read, before anyone is waited for.
+
+    What the labels stand for the platform says, so they may be classes or values.
+    """
+    path = Path(source.path)
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}", "check the path")
+    if path.suffix == SUFFIX:
+        load_shard(path)
+        return
+    try:
+        read_own(source.path, "classification", source.label, source.node)
+    except DataError as error:
+        try:
+            read_own(source.path, "regression", source.label, source.node)
+        except DataError:
+            raise error from None
+
+
 def read_shard(
     source: EdgeData, settings: DataSettings, seed: int, owner: str, role: str = "source"
 ) -> Federation:

@@ -1,0 +1,47 @@
+"""Secure aggregation between real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedmeta.data import load
+from fedmeta.from_settings import train_settings
+from fedmeta.meta_model import load_theta
+from fedmeta.run_folder import RunFolder
+from fedmeta.settings import build_settings
+from fleet.processes import awaited, fleet
+
+pytest.importorskip("flwr")
+pytestmark = [pytest.mark.fleet, pytest.mark.slow]
+
+
+def test_the_platform_opens_the_sum_of_real_edges(tmp_path: Path) -> None:
+    table = {
+        "data": {"name": "digits", "nodes": 10},
+        "model": {"name": "linear"},
+        "algorithms": {"admm-fedmeta": {"penalty": 1.0}},
+        "training": {"rounds": 2},
+        "execution": {"threads": 1},
+    }
+    with fleet(tmp_path) as here:
+        command = here.start(
+            "fleet",
+            *("--data", "digits", "--nodes", 10, "--rounds", 2, "--out", "run", "--threads", 1),
+            *("--set", 'model.name="linear"', "--penalty", 1.0),
+            *("--edges", 3, "--secure-aggregation"),
+        )
+        assert awaited(lambda: command.poll() is not None)
+        assert command.returncode == 0
+    run = RunFolder.open(tmp_path / "run")
+    assert [record["edges"] for record in run.history()] == [3, 3]
+    settings = build_settings(table)
+    alone = train_settings(settings, load(settings.data, 0)).meta_model.theta
+    for name, leaf in load_theta(run.path).items():
+        assert torch.allclose(leaf, alone[name], atol=1e-5)
+    for log in tmp_path.rglob("*.log"):
+        text = log.read_text(errors="replace")
+        assert "PRIVATE" not in text
+        assert "seeds" not in text
