@@ -7,8 +7,10 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from docs.pages import run_command
 from fedmeta.algorithms import PerFedAvg
 from fedmeta.cli import commands
 from fedmeta.objective import Adaptation
@@ -39,19 +41,42 @@ def test_python_block_is_ten_lines() -> None:
     assert len([line for line in statements.splitlines() if line.strip()]) <= 10
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        line.strip()
-        for block in blocks("")
-        for line in block.splitlines()
-        if line.strip().startswith("fedmeta ")
-    ],
-)
+LINES = [line.strip() for block in blocks("") for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("fedmeta ")])
 def test_every_command_shown_exists_with_its_flags(line: str) -> None:
     _, name, *words = shlex.split(line, comments=True)
     flags = {flag for each in COMMANDS[name].parameters for flag in each.flags}
     assert {word for word in words if word.startswith("-")} <= flags
+
+
+def write_tables(folder: Path) -> None:
+    """What the README calls devices.csv and new_device.csv."""
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{rng.normal(number % 3):.2f},{rng.normal():.2f},{'abc'[number % 3]}"
+        for number in range(240)
+    ]
+    owned = [f"{row},user-{number // 12}" for number, row in enumerate(rows)]
+    (folder / "devices.csv").write_text("\n".join(["x,y,activity,user", *owned]))
+    (folder / "new_device.csv").write_text("\n".join(["x,y,activity", *rows[:20]]))
+
+
+@pytest.mark.slow
+def test_the_commands_shown_work_one_after_the_other(tmp_path: Path) -> None:
+    """All on data that come along but make's and `reproduce`, each with two rounds at most."""
+    pytest.importorskip("sklearn")
+    write_tables(tmp_path)
+    shown = [line for line in LINES if line.startswith(("fedmeta ", "torchrun "))]
+    elsewhere = ("fedmeta reproduce", "fashion-mnist")
+    tried = [line for line in shown if not any(word in line for word in elsewhere)]
+    assert len(tried) >= 6
+    for line in tried:
+        command, mark, comment = line.partition("#")
+        trains = re.search(r"\b(train|compare|tune)\b", command)
+        run_command(f"{command} {'--rounds 2' if trains else ''} {mark}{comment}", tmp_path)
+    assert (tmp_path / "new_device.safetensors").exists()
 
 
 def test_files_and_targets_named_in_the_readme_exist() -> None:

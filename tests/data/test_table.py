@@ -106,6 +106,7 @@ def test_regression(tmp_path):
         ("", "t.csv is empty"),
         ("a,label\n", "has a header but no rows"),
         ("a,a,label\n1,2,x\n", "two columns 'a'"),
+        ("a;b;label\n1,5;2;x\n", "has ';' between its columns"),
         ("a,lable\n1,x\n", "no column 'label': did you mean 'lable'?"),
         ("label\nx\n", "no column besides 'label'"),
         ("a,label\n1,x\n2\n", "row 2 has 1 values for 2 columns"),

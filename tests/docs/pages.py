@@ -23,7 +23,7 @@ from textwrap import dedent
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "edge/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(
     r"^(?P<why><!-- not run: [^\n]+ -->\n+)?"
     r"(?P<fence> *```)(?P<kind>\w+)(?P<rest>[^\n]*)\n(?P<body>.*?)^(?P=fence)$",

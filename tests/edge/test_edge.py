@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,7 @@ def test_images_in_npz_files(digits: Exported, tmp_path: Path) -> None:
         ("width,height,label\n1,nan,2\n", "sample 1"),
         ("width,height,label\n1,2,many\n", "finite numbers per sample"),
         ("width,height,label\n", "has no samples"),
+        ("width;height;label\n1;2;3\n", "has ';' between its columns"),
         ("", "has no column"),
     ],
 )
@@ -182,6 +184,35 @@ def test_inference_models_do_not_adapt(fixed: Exported) -> None:
         fedmeta_edge.adapt(model, inputs, labels)
     with pytest.raises(fedmeta_edge.EdgeError, match="has its weights inside"):
         fedmeta_edge.predict(model, inputs, {"theta/x": np.zeros(1, np.float32)})
+
+
+def test_a_step_size_of_ones_own(values: Exported) -> None:
+    model = fedmeta_edge.load(values.path)
+    inputs, labels = samples(values.model, 6)
+    rule = replace(values.model.adaptation, step_size=0.02)
+    wanted = adapted(replace(values.model, adaptation=rule), inputs, labels, 2)
+    found = fedmeta_edge.adapt(model, inputs, labels, 2, step_size=0.02)
+    assert farthest(found.weights, wanted) <= 1e-5
+    assert farthest(found.weights, adapted(values.model, inputs, labels, 2)) > 1e-4
+    for size in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(fedmeta_edge.EdgeError, match="above 0"):
+            fedmeta_edge.adapt(model, inputs, labels, step_size=size)
+
+
+def test_what_it_takes(
+    digits: Exported, values: Exported, fixed: Exported, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each, count, words in ((digits, 12, "12 samples\n"), (values, 1, "1 sample\n")):
+        assert cli.run(["measure", str(each.path), "--samples", str(count)]) == 0
+        printed = capsys.readouterr().out
+        assert f"import and one step on {words}" in printed
+        assert "onnxruntime" in printed
+    for line, words in [
+        (["measure", str(digits.path), "--samples", "0"], "at least 1"),
+        (["measure", str(fixed.path)], "--adaptable"),
+    ]:
+        assert cli.run(line) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_too_large_steps_are_told(values: Exported) -> None:

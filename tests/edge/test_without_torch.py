@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,19 +15,7 @@ from edge.conftest import Exported
 from export.exporting import adapted, farthest, samples
 
 ROOT = Path(__file__).parents[2]
-MOST_MEMORY = 150e6  # bytes
-
-ONE_STEP = r"""
-import re, sys
-from pathlib import Path
-import numpy as np
-import fedmeta_edge
-model = fedmeta_edge.load(sys.argv[1])
-found = fedmeta_edge.adapt(model, np.ones((12, 1, 8, 8), np.float32), np.arange(12) % 10, steps=1)
-assert "torch" not in sys.modules
-# Not getrusage: Linux counts what the parent had before the program was started.
-print(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
-"""
+MOST_MEMORY, MOST_INSTALLED = 150, 300  # MB
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +51,10 @@ def test_it_adapts_without_torch(programs: Path, digits: Exported, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_import_and_one_step_take_little_memory(programs: Path, digits: Exported) -> None:
-    line = [programs / "python", "-c", ONE_STEP, digits.path]
+    line = [programs / "fedmeta-edge", "measure", digits.path]
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert 1024 * int(done.stdout) < MOST_MEMORY
+    found = dict(re.findall(r"^(\w+ ?\w+) +([\d.]+) MB", done.stdout, flags=re.MULTILINE))
+    assert 10 < float(found["peak memory"]) < MOST_MEMORY
+    assert 50 < float(found["installed"]) < MOST_INSTALLED
+    assert "ms, median of" in done.stdout

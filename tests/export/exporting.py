@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnxruntime
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmeta import Adaptation, MetaModel, ModelSettings, Scaling, Task
 from fedmeta.functional import functionalise
@@ -95,6 +96,32 @@ def adapted(model: MetaModel, inputs: Array, labels: Array, steps: int) -> dict[
 def farthest(found: dict[str, Array], wanted: dict[str, Array]) -> float:
     """The largest difference between two sets of weights."""
     return max(float(np.abs(found[name] - wanted[name]).max()) for name in found)
+
+
+class Leads(TorchDispatchMode):
+    """By how much the maxima of all poolings lead the next value of their window, at least."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.smallest = float("inf")
+
+    def __torch_dispatch__(
+        self, function: Any, _types: Any, args: Any = (), more: Any = None
+    ) -> Any:
+        if function is torch.ops.aten.max_pool2d_with_indices.default:
+            images, size, stride, (above, beside), *_ = *args, (0, 0)
+            framed = nn.functional.pad(images, (beside, beside, above, above), value=-1e30)
+            windows = nn.functional.unfold(framed.flatten(0, 1)[:, None], size, stride=stride)
+            first, second = windows.topk(2, dim=1).values.unbind(1)
+            self.smallest = min(self.smallest, float((first - second).min()))
+        return function(*args, **(more or {}))
+
+
+def closest_call(model: MetaModel, inputs: Array, labels: Array, steps: int) -> float:
+    """The smallest lead of a maximum in all steps, in double precision."""
+    with Leads() as leads:
+        adapted(doubled(model), inputs, labels, steps)
+    return leads.smallest
 
 
 def answers(model: MetaModel, inputs: Array, weights: dict[str, Array] | None = None) -> Array:

@@ -13,6 +13,7 @@ from torch import nn
 from export.exporting import (
     adapted,
     answers,
+    closest_call,
     doubled,
     farthest,
     meta_model,
@@ -24,6 +25,8 @@ from fedmeta import Adaptation, MetaModel, ModelSettings
 from fedmeta.export import export_onnx
 
 PARITY = 1e-5
+TOSS_UP = 1e-6
+"""Lead of a maximum that float32 does not tell: PyTorch is as far from its own float64 there."""
 MOST = 20
 PAPER = ModelSettings("auto", last_pooling="average", initialisation="truncated-normal")
 NETWORKS = {
@@ -54,14 +57,11 @@ def check(model: MetaModel, path: Path, counts: tuple[int, ...] = (1, 7, MOST)) 
             inputs, labels = samples(model, count, constant)
             for steps in (1, 5):
                 found, logits = stepped(session, inputs, labels, steps)
-                # Two maxima that are equal up to rounding may be told apart differently, and then
-                # one of two valid gradients is taken: PyTorch's own two precisions differ there.
-                errors = [
-                    farthest(found, adapted(each, inputs, labels, steps))
-                    for each in (model, doubled(model))
-                ]
-                assert min(errors) <= PARITY, (count, constant, steps, errors)
-                assert errors[0] <= PARITY or steps > 1
+                error = farthest(found, adapted(model, inputs, labels, steps))
+                if error > PARITY:  # of random pixels one may lead by less than rounding decides
+                    assert not constant, (count, steps, error)
+                    assert steps > 1, (count, error)
+                    assert closest_call(model, inputs, labels, steps) < TOSS_UP, (count, error)
                 assert {*found} == {f"theta/{name}" for name in model.adaptation.moves(model.theta)}
                 before = adapted(model, inputs, labels, steps - 1)
                 wanted = answers(model, inputs, before)
@@ -167,6 +167,15 @@ def test_inference(tmp_path: Path) -> None:
             more, _ = samples(model, count)
             (found,) = session.run(None, {"inputs": more})
             assert np.abs(found - answers(each, more)).max() <= PARITY
+
+
+def test_leads_of_maxima() -> None:
+    model = meta_model(ModelSettings("cnn", channels=(4,)), (1, 16, 16), 3, Adaptation(0.1))
+    inputs, labels = samples(model, 3)
+    lead = closest_call(model, inputs, labels, 1)
+    assert 1e-9 < lead < 1e-1
+    assert closest_call(model, *samples(model, 3, constant=True), 1) < 1e-6
+    assert closest_call(model, inputs, labels, 2) <= lead
 
 
 @pytest.mark.slow

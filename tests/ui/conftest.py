@@ -1,4 +1,4 @@
-"""A folder of runs: images, a table, a wave, a comparison, a sequence, and two that are damaged."""
+"""A folder of runs: images, a table, a wave, a comparison, and two that are damaged; a sequence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ pytest.importorskip("httpx", reason="httpx, which calls the page in tests, is no
 from cli.conftest import write_tables
 from fedmeta.data import load
 from fedmeta.from_settings import train_settings
+from fedmeta.sequences import run_sequence
+from fedmeta.sequences.folder import begin, conclude
 from fedmeta.settings import build_settings
 from fedmeta.storage import write_json
+from sequences.problems import small
 from ui.client import Client
 
 
@@ -75,6 +78,18 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "runs/half").mkdir()
     (folder / "runs/half/federation.json").write_text("{}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sequence in it, as `fedmeta sequence` leaves it."""
+    pytest.importorskip("sklearn", reason="scikit-learn, which holds the digits, is not installed")
+    root = tmp_path_factory.mktemp("tasks")
+    methods = ["none", "replay"]
+    begin(root / "two", small(), methods, [0])
+    found = {name: run_sequence(small(name), folder=root / "two" / name) for name in methods}
+    conclude(root / "two", small(), [0], found)
+    return root
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine"),
 ]
 
-PHONE = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,24 @@ def test_from_the_list_to_an_adapted_model(page: Page, tmp_path: Path) -> None:
         page.get_by_role("link", name="Download").click()
     download.value.save_as(tmp_path / "mine.safetensors")
     MetaModel.load(tmp_path / "mine.safetensors")
+
+
+def test_from_a_sequence_to_an_adapted_model(browser: Browser, tasks: Path) -> None:
+    with (
+        serving(tasks) as address,
+        visiting(browser, address, reduced_motion="reduce", **PHONE) as page,
+    ):
+        page.goto("/")
+        page.get_by_role("link", name="two", exact=True).click()
+        expect(page.locator("table.matrix")).to_have_count(2)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_role("link", name="two/replay/seed-0/2-2-3").click()
+        page.get_by_role("link", name="Watch it adapt").click()
+        page.get_by_role("button", name="Adapt").click()
+        expect(page.locator("#position")).to_have_text("after step 5 of 5")
+        expect(page.locator("#query .right, #query .wrong").first).to_be_visible()
+        page.get_by_role("link", name="two", exact=True).click()
+        expect(page.locator("#matrices")).to_be_visible()
 
 
 def test_steps_can_be_walked_by_keyboard_alone(page: Page) -> None:

@@ -293,3 +293,31 @@ def test_sequences(tmp_path: Path) -> None:
         assert words in page
     assert page.count('class="own-task"') == 2
     assert "2 tasks" in client.get("/").text
+
+
+@pytest.mark.parametrize("method", ["none", "replay"])
+def test_a_task_of_a_sequence_adapts(tasks: Path, method: str) -> None:
+    client, name = Client(tasks), f"two/{method}/seed-0/2-2-3"
+    listed = re.findall(r'href="/run/([^"]+)"', client.get("/sequence/two").text)
+    assert name in listed
+    assert listed == sorted(listed)
+    assert 'href="/sequence/two">two</a>' in client.get(f"/run/{name}").text
+    page = client.get(f"/adapt/{name}")
+    assert page.status_code == 200
+    assert f'href="/run/{name}">{method}/seed-0/2-2-3</a>' in page.text
+    node = data_of(page.text)["stage"]["node"]
+    answer = client.post(f"/api/adapt/{name}", json={"node": node, "steps": 1})
+    summary = json.loads((tasks / name / "summary.json").read_text())
+    (wanted,) = [each["metric"] for each in summary["targets"] if each["name"] == node]
+    found = {str(each["number"]): each["metric"] for each in answer.json()["steps"]}
+    assert found == {steps: pytest.approx(wanted[steps], abs=1e-6) for steps in ("0", "1")}
+
+
+def test_a_damaged_sequence_says_so(tasks: Path, tmp_path: Path) -> None:
+    shutil.copytree(tasks / "two", tmp_path / "two")
+    (tmp_path / "two/declaration.json").write_text("{}")
+    client = Client(tmp_path)
+    assert "damaged" in client.get("/").text
+    answer = client.get("/adapt/two/none/seed-0/1-0-1")
+    assert answer.status_code == 404
+    assert "declaration.json" in answer.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -34,7 +35,12 @@ class Adapted:
 
 
 def adapt(
-    model: Model, inputs: Array, labels: Array, steps: int | None = None, seed: int = 0
+    model: Model,
+    inputs: Array,
+    labels: Array,
+    steps: int | None = None,
+    seed: int = 0,
+    step_size: float | None = None,
 ) -> Adapted:
     """The weights after a few gradient steps on labelled samples.
 
@@ -44,9 +50,13 @@ def adapt(
         labels: (n,) class numbers, or (n, outputs) values; `read_samples` gives them.
         steps: how many; None: as many as the model was trained for.
         seed: of mini-batches, where the model adapts with any.
+        step_size: α; None: the one that the model was trained with.
     """
     model.check_adaptable()
     steps = model.steps if steps is None else steps
+    size = model.step_size if step_size is None else step_size
+    if size is None or not 0 < size < math.inf:
+        raise EdgeError(f"the step size is {size}", "give a number above 0")
     if steps < 0:
         raise EdgeError(f"steps is {steps}", "give a whole number of at least 0")
     if len(inputs) == 0 or len(inputs) != len(labels):
@@ -58,18 +68,23 @@ def adapt(
     started = time.perf_counter()
     for step in range(steps):
         mask = batch_mask(len(inputs), model.batch_size, seed, step)
-        weights = model.step(inputs, labels, mask, weights)
+        weights = model.step(inputs, labels, mask, weights, step_size)
     seconds = (time.perf_counter() - started) / max(1, steps)
     if not all(np.isfinite(value).all() for value in weights.values()):
         raise EdgeError(
-            f"after {steps} steps of size {model.step_size} the weights are no longer finite",
-            "take fewer steps, or check the samples",
+            f"after {steps} steps of size {size:g} the weights are no longer finite",
+            "take fewer or smaller steps, or check the samples",
         )
     return Adapted(weights, steps, seconds)
 
 
 def adapt_if_it_helps(
-    model: Model, inputs: Array, labels: Array, steps: int | None = None, seed: int = 0
+    model: Model,
+    inputs: Array,
+    labels: Array,
+    steps: int | None = None,
+    seed: int = 0,
+    step_size: float | None = None,
 ) -> Adapted:
     """The same if it lowers the loss on held-out samples; else the meta-model stays.
 
@@ -77,7 +92,7 @@ def adapt_if_it_helps(
     samples adapt.
 
     Args:
-        model, inputs, labels, steps: see `adapt`; at least two samples.
+        model, inputs, labels, steps, step_size: see `adapt`; at least two samples.
         seed: of the split and of mini-batches.
     """
     if len(inputs) < 2:
@@ -85,14 +100,14 @@ def adapt_if_it_helps(
             f"{len(inputs)} sample cannot both adapt and judge", "give at least two samples"
         )
     judge = _held_out(model, np.asarray(labels), seed)
-    trial = adapt(model, inputs[~judge], labels[~judge], steps, seed)
+    trial = adapt(model, inputs[~judge], labels[~judge], steps, seed, step_size)
     losses = (
         loss(model, inputs[judge], labels[judge], None),
         loss(model, inputs[judge], labels[judge], trial.weights),
     )
     if not losses[1] < losses[0]:
         return Adapted(_unmoved(model, inputs, labels), 0, trial.seconds, losses)
-    whole = adapt(model, inputs, labels, steps, seed)
+    whole = adapt(model, inputs, labels, steps, seed, step_size)
     return Adapted(whole.weights, whole.steps, whole.seconds, losses)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `fedmeta-edge adapt`, `predict` and `info`."""
+"""The command line: `fedmeta-edge adapt`, `predict`, `info` and `measure`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import NoReturn
 
 import numpy as np
 
 from fedmeta_edge.adaptation import adapt, adapt_if_it_helps
 from fedmeta_edge.errors import EdgeError
+from fedmeta_edge.measuring import example_samples, installed_sizes, peak_memory, step_seconds
 from fedmeta_edge.model import Array, Model, load, predict
 from fedmeta_edge.samples import read_samples
 from fedmeta_edge.weights import read_weights, write_weights
@@ -26,7 +28,8 @@ def run(arguments: Sequence[str]) -> int:
     """Do what the arguments say; returns the exit code."""
     try:
         given = _parser().parse_args(arguments)
-        {"adapt": _adapt, "predict": _predict, "info": _info}[given.command](given)
+        does = {"adapt": _adapt, "predict": _predict, "info": _info, "measure": _measure}
+        does[given.command](given)
     except EdgeError as error:
         print(f"fedmeta-edge: {error}", file=sys.stderr)
         return 2
@@ -51,12 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     adapting = commands.add_parser("adapt", help="adapt to a device's own labelled samples")
     predicting = commands.add_parser("predict", help="predict with or without adapted weights")
     telling = commands.add_parser("info", help="what a model file says of itself")
-    for each in (adapting, predicting, telling):
+    measuring = commands.add_parser("measure", help="memory, time per step and installed size here")
+    for each in (adapting, predicting, telling, measuring):
         each.add_argument("model", type=Path, help="what fedmeta export wrote")
     for each in (adapting, predicting):
         each.add_argument("--data", type=Path, required=True, help=".csv or .npz")
         each.add_argument("--label", help="label column or array [label; y in .npz files]")
     adapting.add_argument("--steps", type=int, help="gradient steps [as trained]")
+    adapting.add_argument("--step-size", type=float, help="α [as trained]")
     adapting.add_argument("--seed", type=int, default=0, help="of all draws [0]")
     adapting.add_argument(
         "--only-if-it-helps",
@@ -64,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a third of the samples judges; if it does not help, the meta-model stays",
     )
     adapting.add_argument("-o", "--out", type=Path, required=True, help="adapted weights, .npz")
+    measuring.add_argument("--samples", type=int, default=12, help="that it adapts to [12]")
     predicting.add_argument("--weights", type=Path, help="adapted weights [the model's own]")
     return parser
 
@@ -76,16 +82,14 @@ def _adapt(given: argparse.Namespace) -> None:
     samples = read_samples(given.data, model, given.label)
     assert samples.labels is not None  # read_samples asks for them
     how = adapt_if_it_helps if given.only_if_it_helps else adapt
-    adapted = how(model, samples.inputs, samples.labels, given.steps, given.seed)
+    adapted = how(model, samples.inputs, samples.labels, given.steps, given.seed, given.step_size)
     count = len(samples.inputs)
     if adapted.losses is not None:
         before, after = adapted.losses
         verdict = "adapting helps" if adapted.steps else "the meta-model stays"
         print(f"loss on held-out samples {before:.4g} before, {after:.4g} after: {verdict}")
-    print(
-        f"{adapted.steps} step{'s' * (adapted.steps != 1)} on {count} sample{'s' * (count != 1)}, "
-        f"{1000 * adapted.seconds:.2f} ms per step"
-    )
+    steps = _counted(adapted.steps, "step")
+    print(f"{steps} on {_counted(count, 'sample')}, {1000 * adapted.seconds:.2f} ms per step")
     write_weights(given.out, model, adapted)
     print(f"weights written to {given.out}")
 
@@ -129,6 +133,25 @@ def _info(given: argparse.Namespace) -> None:
     else:
         print("adapts    no: it was exported for inference")
     print(f"sha256    {model.checksum}, verified")
+
+
+def _measure(given: argparse.Namespace) -> None:
+    model = load(given.model)
+    inputs, labels = example_samples(model, given.samples)
+    step_seconds(model, inputs, labels, repeats=1)
+    peak = peak_memory()  # of a process that has done nothing else
+    times = step_seconds(model, inputs, labels, repeats=20)
+    sizes = installed_sizes()
+    largest = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in list(sizes.items())[:3])
+    room = "unknown on this system" if peak is None else f"{peak / 1e6:.0f} MB"
+    print(f"model file     {given.model.stat().st_size / 1e6:.2g} MB")
+    print(f"peak memory    {room}: import and one step on {_counted(len(inputs), 'sample')}")
+    print(f"time per step  {1000 * median(times):.2f} ms, median of {len(times)}")
+    print(f"installed      {sum(sizes.values()) / 1e6:.0f} MB: {largest}, …")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 if __name__ == "__main__":

@@ -72,6 +72,9 @@ def _from_table(file: Path, model: Model, label: str) -> tuple[Array, Array | No
             f"{file} is not a CSV text in UTF-8 ({error})", "save it as such"
         ) from error
     header = [name.strip() for name in header]
+    other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
+    if other is not None:
+        raise EdgeError(f"{file} has {other!r} between its columns", "save it with commas there")
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):
             raise EdgeError(

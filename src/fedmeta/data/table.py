@@ -83,6 +83,12 @@ def _csv_columns(path: Path) -> Columns:
     header = [name.strip() for name in header]
     if not header:
         raise DataError(f"{path} is empty", "give a header and rows of samples")
+    other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
+    if other is not None:
+        raise DataError(
+            f"{path} has {other!r} between its columns",
+            "save it with commas there, and with points in decimal numbers",
+        )
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise DataError(f"{path} has two columns {twice!r}", "give every column its own name")

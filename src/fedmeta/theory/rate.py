@@ -21,7 +21,7 @@ def stationarity(
     strength: float = 0.0,
     mu_r: float = 2.0,
 ) -> Bound:
-    """min ‖∇F(θᵗ)‖² over rounds 2..T ≤ 2[(Σρ)² + (Σwν)²](𝓛¹ − F_min) / [Σa_p·(T − 1)].
+    """min ‖∇F(θᵗ)‖² over rounds 2..T ≤ 2[(Σρ)² + (Σwν)²]·(𝓛¹ − F_min) / [Σa_p·(T − 1)].
 
     For exact curvature and the linearised platform step. There Σρ·(θ^{t+1} − θᵗ) is
     −∇F(θᵗ) + Σ(y_iᵗ − y_i^{t−1}) and ‖y_iᵗ − y_i^{t−1}‖ ≤ w_iν_i‖θᵗ − θ^{t−1}‖, so ‖∇F(θᵗ)‖ is at

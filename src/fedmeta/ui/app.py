@@ -88,7 +88,7 @@ class Site:
         """One run: curves, nodes, what it reached."""
         name, folder = self._asked(request)
         content = run_content(read_run(folder))
-        return self._page("run.html", {"name": name, **content})
+        return self._page("run.html", {"name": name, "trail": self._trail(folder), **content})
 
     def comparison(self, request: Request) -> Response:
         """One comparison, and the way to its runs."""
@@ -99,7 +99,7 @@ class Site:
     def sequence(self, request: Request) -> Response:
         """One sequence of tasks: what is left of each after the others."""
         name, folder = self._asked(request)
-        rows = self._shelf.rows(folder)
+        rows = sorted(self._shelf.rows(folder), key=lambda row: row.name)  # as they were learned
         ended = (folder / "sequence.json").exists()
         facts = read_sequence_facts(folder) if ended else None
         return self._page("sequence.html", {"name": name, "sequence": facts, "rows": rows})
@@ -113,14 +113,15 @@ class Site:
         """A target of the run, its samples, and the button."""
         name, folder = self._asked(request)
         stage = self._desk.stage(folder, request.query_params.get("node"))
-        return self._page("adapt.html", {"name": name, "stage": stage, "most_steps": MOST_STEPS})
+        content = {"name": name, "stage": stage, "most_steps": MOST_STEPS}
+        return self._page("adapt.html", {**content, "trail": self._trail(folder)})
 
     def own(self, request: Request) -> Response:
         """A place to bring one's own samples to."""
         name, folder = self._asked(request)
         limits = {"limit": uploads.LIMIT, "most_samples": uploads.MOST_SAMPLES}
         content = {"name": name, "stage": self._desk.about(folder), "most_steps": MOST_STEPS}
-        return self._page("own.html", {**content, **limits})
+        return self._page("own.html", {**content, **limits, "trail": self._trail(folder)})
 
     def rounds(self, request: Request) -> Response:
         """Rounds since the last look."""
@@ -185,6 +186,15 @@ class Site:
     def _asked(self, request: Request) -> tuple[str, Path]:
         folder = self._shelf.folder(request.path_params["name"])
         return self._shelf.name(folder), folder
+
+    def _trail(self, folder: Path) -> list[tuple[str, str]]:
+        """Addresses and names that lead to a run: of what it is part of, if so, and its own."""
+        name, found = self._shelf.name(folder), self._shelf.around(folder)
+        if found is None:
+            return [(f"/run/{name}", name)]
+        kind, outer = found
+        whole = self._shelf.name(outer)
+        return [(f"/{kind}/{whole}", whole), (f"/run/{name}", name.removeprefix(f"{whole}/"))]
 
     def _page(self, template: str, content: Mapping[str, Any]) -> Response:
         return HTMLResponse(self._pages.render(template, content))

@@ -108,6 +108,12 @@ class Shelf:
         """The name of a folder: the inverse of `folder`."""
         return folder.resolve().relative_to(self.root).as_posix()
 
+    def around(self, folder: Path) -> tuple[Kind, Path] | None:
+        """The comparison or sequence that a run is part of, if it is."""
+        outer = folder.resolve().relative_to(self.root).parents
+        kinds = ((_kind(self.root / each), self.root / each) for each in list(outer)[:-1])
+        return next(((kind, each) for kind, each in kinds if kind and kind != "run"), None)
+
     def _row(self, folder: Path, kind: Kind) -> Row:
         stamp = [_stamp(folder / file) for file in _FILES]
         known = self._known.get(folder)
