@@ -12,7 +12,7 @@ help:
 	@echo "make demo      train, adapt and compare on handwritten digits (under two minutes)"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, the slow ones too, with line coverage"
-	@echo "make test-fleet  the tests with real platforms and edges (some five minutes)"
+	@echo "make test-fleet  the tests with real platforms and edges (some twenty minutes)"
 	@echo "make bench     how fast a round is, against others (some 20 minutes; see benchmarks/)"
 	@echo "make docs      the documentation, into build/site"
 	@echo "make check     lint and types"

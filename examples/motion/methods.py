@@ -27,7 +27,7 @@ from fedmeta import (
 )
 
 NETWORK = ModelSettings("cnn")
-STEPS = (0.1, 0.3, 1.0, 3.0)  # α to choose from
+STEPS = (0.03, 0.1, 0.3, 1.0)  # α to choose from
 RATES = (0.03, 0.1, 0.3)  # η to choose from, of FedAvg and of training from scratch
 HELD_OUT = 0.2
 """The share of source people that plays target while tuning."""

@@ -30,7 +30,7 @@ def main() -> None:
     if results.exists():
         algorithm = chosen(read_json(results, "results")["trials"])["admm-fedmeta"]
     else:
-        algorithm = method("admm-fedmeta", {"α": STEPS[2]})
+        algorithm = method("admm-fedmeta", {"α": STEPS[-1]})
     people = load_people(given.data, seed=0)
     model = fitted(people, algorithm, given.rounds, seed=0, device=given.device)
     given.out.mkdir(parents=True, exist_ok=True)
