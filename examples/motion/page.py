@@ -54,23 +54,29 @@ def shown(values: list[float]) -> str:
 
 
 def draw(result: dict[str, Any]) -> None:
-    """Every seed as a dot, before and after."""
+    """Every seed as a line from before to after; trained models once more, seen from near."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    values = result["values"]
+    trained = {name: each for name, each in values.items() if name != "scratch"}
     style: dict[Any, Any] = {"svg.hashsalt": "fedmeta", "font.size": 10}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-        axes = figure.subplots()
-        for place, values in enumerate(result["values"].values()):
-            for side, when, colour in ((-0.15, "before", "#b9bec6"), (0.15, "after", "#0a66a8")):
-                heights = [100 * value for value in values[when]]
-                label = f"{when} adapting" if place == 0 else None
-                axes.plot([place + side] * len(heights), heights, "o", color=colour, label=label)
-        axes.set_xticks(range(len(result["values"])), [TITLES[name] for name in result["values"]])
-        axes.set_ylabel("accuracy of five new people, %")
-        axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        for axes, shown in zip(figure.subplots(1, 2), (values, trained), strict=True):
+            for place, each in enumerate(shown.values()):
+                for pair in zip(each["before"], each["after"], strict=True):
+                    heights = [100 * value for value in pair]
+                    axes.plot([place - 0.2, place + 0.2], heights, color="#dfe2e7", zorder=1)
+                    axes.scatter(place - 0.2, heights[0], color="#9aa1ab", zorder=2)
+                    axes.scatter(place + 0.2, heights[1], color="#0a66a8", zorder=2)
+            axes.set_xticks(
+                range(len(shown)), [TITLES[name].replace(", ", ",\n") for name in shown]
+            )
+            axes.set_xlim(-0.5, len(shown) - 0.5)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_ylabel("accuracy of five new people, %")
+        figure.suptitle("Ten seeds: before adapting (grey) and after (blue)", fontsize=10)
         figure.savefig(FIGURE, metadata={"Date": None, "Creator": None})
 
 
