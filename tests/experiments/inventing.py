@@ -72,6 +72,8 @@ def _repeat(cell: Cell, seed: int, draw: random.Random) -> dict[str, Any]:
         "reached": [rounds, [level * t / (t + 10) for t in rounds]],
         "reached_precise": [rounds, [level * t / (t + 8) for t in rounds]],
     }
+    if cell.final_loss:
+        repeat["final_loss"] = 0.4
     if cell.tasks is not None:
         kept = level - 0.3 * ("fedavg" in cell.path)
         repeat |= {"prior": steps(kept), "prior_precise": steps(kept)}

@@ -70,6 +70,24 @@ def test_repeats_together_are_those_one_by_one() -> None:
         assert a["loss"][1] == pytest.approx(b["loss"][1], rel=1e-4)
 
 
+def test_loss_of_final_model_is_seen_on_samples_of_first_round(results: Results) -> None:
+    """A model that did not move has the very loss of the first round; one that learned, less."""
+    own = {"algorithm": "admm-fedmeta", "data": {"precise": 0}, "training": {"evaluate_every": 0}}
+    cell = Cell(("mine", "auto"), merged([SETTINGS, own]), 2, final_loss=True)
+    still = {"algorithms": {"admm-fedmeta": {"first_penalty": 1e12}}, "training": {"rounds": 1}}
+    moving = {"training": {"rounds": 20}}
+    for change in (still, moving):
+        run([replace(cell, settings=merged([cell.settings, change]))], results, force=True)
+        found = results.read(cell.key)
+        assert found is not None
+        for each in found["repeats"]:
+            first = each["loss"][1][0]
+            if change is still:
+                assert each["final_loss"] == pytest.approx(first, rel=1e-3)
+            else:
+                assert each["final_loss"] < 0.8 * first
+
+
 def test_arguments_are_those_of_a_comparison() -> None:
     """What settings say must reach training here as it does there."""
     from fedmeta.from_settings import arguments

@@ -59,6 +59,7 @@ class Cell:
         equal_settings: settings of that cell.
         grid: values to try, by dotted key of the algorithm; a cell with a grid is a tuning cell.
         tasks: for continual problems: who holds which classes, or the whole sequence of tasks.
+        final_loss: whether to keep the source meta-loss of the model that a run ended with.
     """
 
     key: Key
@@ -69,6 +70,7 @@ class Cell:
     equal_settings: Table = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tasks: Tasks | TaskSequence | None = None
+    final_loss: bool = False
 
     @property
     def path(self) -> str:
@@ -95,6 +97,8 @@ class Cell:
             "grid": self.grid,
             "tasks": to_plain(self.tasks),
         }
+        if self.final_loss:  # else as ever, so that results without it stay current
+            known["final_loss"] = True
         text = json.dumps(known, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -10,6 +10,7 @@ An experiment file has `title`, `repeats`, `settings` that all its cells share, 
     tuned = true                             a tuning cell first; or the key of one
     equal = "{data}/admm-fedmeta/default"    as many rounds as cost that cell's gradients
     tasks = { … }                            a continual problem, see `Tasks`
+    final_loss = true                        keep the source meta-loss of the final model
 
 Settings are merged in the order: experiment, axes as the key names them, block.
 """
@@ -34,7 +35,7 @@ TUNING = "tuning"
 """The folder of the results of tuning cells."""
 
 Axes = Mapping[str, Mapping[str, Table]]
-_OF_A_BLOCK = ("key", "settings", "tuned", "equal", "tasks")
+_OF_A_BLOCK = ("key", "settings", "tuned", "equal", "tasks", "final_loss")
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ def _expanded(declared: Declaration, block: Table) -> Iterator[Cell]:
             tuned=tuned,
             equal=None if equal is None else _key(declared.name, equal, chosen),
             tasks=Tasks(**block["tasks"]) if "tasks" in block else None,
+            final_loss=block.get("final_loss", False),
         )
 
 

@@ -11,7 +11,7 @@ from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
 from fedmeta.errors import DivergedError
 from fedmeta.experiments.results import thinned
 from fedmeta.job import loss_of
-from fedmeta.repeats import Outcome
+from fedmeta.repeats import Outcome, Repeat, train_repeats
 from fedmeta.run_folder import Record
 from fedmeta.settings import Settings
 
@@ -66,6 +66,38 @@ def record(seed: int, outcome: Outcome) -> dict[str, Any]:
         "reached_precise": _curve(history, lambda each: each.get("precise", {}).get(steps)),
     }
     return {name: value for name, value in kept.items() if value not in ({}, [[], []])}
+
+
+def losses_of_models(repeats: Sequence[Repeat], outcomes: Sequence[Outcome]) -> list[float | None]:
+    """The source meta-loss of the models that runs ended with, on the samples of their first round.
+
+    Losses on the way are those of the θ that were tried; a model that is an average of them was
+    not. One more first round, from there, tells: its samples are divided as they were when the loss
+    of θ¹ was seen, so that the two can be compared.
+
+    Args:
+        repeats: what was trained, with step sizes that are not learned.
+        outcomes: how it ended.
+
+    Returns:
+        None for a run that diverged.
+    """
+    again = {
+        place: replace(
+            repeat,
+            settings=replace(repeat.settings, training=replace(repeat.settings.training, rounds=1)),
+            federation=repeat.federation.with_nodes(repeat.federation.sources),
+            scaling=outcome.meta_model.scaling,
+            initial=outcome.meta_model.theta,
+        )
+        for place, (repeat, outcome) in enumerate(zip(repeats, outcomes, strict=True))
+        if not isinstance(outcome, DivergedError)
+    }
+    losses: dict[int, float | None] = {}
+    for place, outcome in zip(again, train_repeats(list(again.values())), strict=True):
+        if not isinstance(outcome, DivergedError):
+            losses[place] = short(loss_of(outcome.history[0]), 4)
+    return [losses.get(place) for place in range(len(repeats))]
 
 
 def means(metric: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

@@ -13,7 +13,7 @@ from fedmeta.engines.execution import Execution
 from fedmeta.errors import FedmetaError, SettingError
 from fedmeta.experiments.cell import Cell, built, plain
 from fedmeta.experiments.continual import train_continually
-from fedmeta.experiments.repeats import federation, record, seeded
+from fedmeta.experiments.repeats import federation, losses_of_models, record, seeded
 from fedmeta.experiments.results import Results, machine_words, point_table
 from fedmeta.experiments.sequences import learn
 from fedmeta.experiments.tuned import search
@@ -125,8 +125,11 @@ def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) 
             Repeat(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
         ]
         outcomes = train_repeats(repeats, progress(cell.path))
-        pairs = zip(cell.seeds, outcomes, strict=True)
-        found = {"repeats": [record(seed, outcome) for seed, outcome in pairs]}
+        records = [record(seed, each) for seed, each in zip(cell.seeds, outcomes, strict=True)]
+        if cell.final_loss:
+            losses = losses_of_models(repeats, outcomes)
+            records = [{**a, "final_loss": b} for a, b in zip(records, losses, strict=True)]
+        found = {"repeats": records}
     seconds = round(time.monotonic() - begun, 1)
     about = description(cell, point, settings.execution)
     plan.results.write(cell.key, {**about, "seconds": seconds, **found})

@@ -186,7 +186,7 @@ def _ablation(found: Found) -> Iterable[tuple[Key, Any]]:
 
 
 def _robustness(found: Found) -> Iterable[tuple[Key, Any]]:
-    """Here a run counts as diverged, too, if its loss did not fall below half of what it was."""
+    """Here a run counts as diverged, too, if its model has not half the loss that it began with."""
     for key, result in found.items():
         repeats = result["repeats"]
         if (mean := accuracy(repeats, "precise")) is not None:
@@ -197,7 +197,8 @@ def _fell(repeat: Mapping[str, Any]) -> bool:
     if repeat["diverged"]:
         return False
     _, losses = repeat["loss"]
-    return bool(losses[-1] < losses[0] / 2)
+    final = repeat["final_loss"]
+    return final is not None and bool(final < losses[0] / 2)
 
 
 def _sequences(found: Found) -> Iterable[tuple[Key, Any]]:
