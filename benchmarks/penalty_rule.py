@@ -3,8 +3,9 @@ r"""Other constants for the rule that finds ρ, judged on held-out source nodes,
     python -m benchmarks.penalty_rule --data cifar100 --folder DATA --device cuda \
         --change progress=1.2 --change progress=1.2,rescue=2 --results build/penalty_rule.json
 
-A change names constants of `fedmeta.algorithms.automatic_penalty` without their underscore. Seeds
-begin at 100: those of the tables are never seen. Needs the core alone.
+A change names options of ADMM-FedMeta, such as penalty_form=spectral, and constants of
+`fedmeta.algorithms.automatic_penalty` without their underscore. Seeds begin at 100: those of the
+tables are never seen. Needs the core alone.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
-from fedmeta.algorithms import automatic_penalty
+from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
 from fedmeta.errors import DivergedError, FedmetaError
 from fedmeta.experiments.repeats import federation, losses_of_models, seeded, short
 from fedmeta.intervals import interval
@@ -35,30 +37,50 @@ PARTITIONS: dict[str, dict[str, Any]] = {
     "random-pairs": {"partition": "random-classes", "classes_per_node": 2},
 }
 
-Change = Mapping[str, float]
+OPTIONS = tuple(field.name for field in fields(ADMMFedMeta))
+
+
+class Change(NamedTuple):
+    """What a trial does otherwise: options of the algorithm, and constants of the rule."""
+
+    options: dict[str, float | str]
+    constants: dict[str, float]
 
 
 def changed(text: str) -> Change:
-    """Constants by name; `as-it-is` changes none.
+    """What a change names; `as-it-is` is none.
 
     Example:
-        >>> changed("progress=1.2,rescue=2")
-        {'_PROGRESS': 1.2, '_RESCUE': 2.0}
+        >>> changed("averaging=0.8,rescue=2")
+        Change(options={'averaging': 0.8}, constants={'_RESCUE': 2.0})
     """
-    if text == "as-it-is":
-        return {}
-    change: dict[str, float] = {}
-    for part in text.split(","):
+    change = Change({}, {})
+    for part in text.split(",") if text != "as-it-is" else ():
         name, _, value = part.partition("=")
-        constant = f"_{name.strip().upper()}"
-        if not isinstance(getattr(automatic_penalty, constant, None), float):
-            raise SystemExit(f"the rule has no constant {name!r}: see automatic_penalty.py")
-        change[constant] = float(value)
+        constant = f"_{name.upper()}"
+        if name in OPTIONS:
+            change.options[name] = _number(value)
+        elif isinstance(getattr(automatic_penalty, constant, None), float):
+            change.constants[constant] = float(value)
+        else:
+            raise SystemExit(
+                f"{name!r} is neither an option of admm-fedmeta nor a constant of the rule: see "
+                "automatic_penalty.py"
+            )
     return change
 
 
-def settings_of(asked: argparse.Namespace, data: str, partition: str, start: float) -> Settings:
-    """What `fedmeta train` does without options, from another start."""
+def _number(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def settings_of(
+    asked: argparse.Namespace, data: str, partition: str, options: Mapping[str, Any]
+) -> Settings:
+    """What `fedmeta train` does without options, but for these of the algorithm."""
     return build_settings(
         {
             "data": {
@@ -68,14 +90,14 @@ def settings_of(asked: argparse.Namespace, data: str, partition: str, start: flo
                 **PARTITIONS[partition],
             },
             "model": {"initialisation": asked.initialisation},
-            "algorithms": {"admm-fedmeta": {"first_penalty": start}},
+            "algorithms": {"admm-fedmeta": dict(options)},
             "training": {"rounds": asked.rounds, "evaluate_every": 0},
             "execution": {"device": asked.device, "precision": asked.precision},
         }
     )
 
 
-def tried(settings: Settings, seeds: range, change: Change) -> dict[str, Any]:
+def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> dict[str, Any]:
     """What held-out nodes reach, and what is left of the source meta-loss, seed by seed."""
     repeats = [
         Repeat(
@@ -84,9 +106,9 @@ def tried(settings: Settings, seeds: range, change: Change) -> dict[str, Any]:
         )
         for seed in seeds
     ]
-    with ExitStack() as constants:
-        for name, value in change.items():
-            constants.enter_context(mock.patch.object(automatic_penalty, name, value))
+    with ExitStack() as changes:
+        for name, value in constants.items():
+            changes.enter_context(mock.patch.object(automatic_penalty, name, value))
         outcomes = train_repeats(repeats)
     accuracies, shares, rejected = [], [], []
     for outcome, final in zip(outcomes, losses_of_models(repeats, outcomes), strict=True):
@@ -116,16 +138,18 @@ def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     ):
         if asked.seconds is not None and time.monotonic() - begun > asked.seconds:
             return
-        settings = settings_of(asked, data, partition, start)
+        change = changed(text)
+        options = {"first_penalty": start, **change.options}
+        settings = settings_of(asked, data, partition, options)
         about = {"change": text, "data": data, "partition": partition, "start": start}
         about["initialisation"] = asked.initialisation
-        yield {**about, **tried(settings, seeds, changed(text))}
+        yield {**about, **tried(settings, seeds, change.constants)}
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--change", action="append", help="constants, as name=value,name=value")
+    parser.add_argument("--change", action="append", help="name=value,name=value")
     parser.add_argument("--data", nargs="+", choices=NODES, default=list(NODES))
     parser.add_argument(
         "--partition", nargs="+", choices=PARTITIONS, default=["fixed-pairs"], help="who holds what"

@@ -44,7 +44,11 @@ def cliff(x: Tensor) -> Tensor:
 
 
 def search(
-    function: Callable[[Tensor], Tensor], start: float, rounds: int = 100, noise: float = 0.0
+    function: Callable[[Tensor], Tensor],
+    start: float,
+    rounds: int = 100,
+    noise: float = 0.0,
+    form: automatic.Form = "diagonal",
 ) -> tuple[list[float], Tree, int]:
     """Accepted losses, the last accepted point, and how many rounds were rejected."""
     draw = torch.Generator().manual_seed(3)
@@ -56,7 +60,7 @@ def search(
         value = function(x)
         (slope,) = torch.autograd.grad(value, x)
         seen = value.detach() * (1 + noise * torch.randn((), generator=draw))
-        theta, memory, numbers = automatic.step(theta, memory, {"x": -slope}, seen, ALL)
+        theta, memory, numbers = automatic.step(theta, memory, {"x": -slope}, seen, ALL, form=form)
         losses.append(float(numbers["meta_loss"]))
         rejected += int(numbers["rejected"])
         assert tree.is_finite(theta)
@@ -66,10 +70,11 @@ def search(
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("function", [bowl, valley, cliff])
 @pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("form", ["diagonal", "spectral"])
 def test_gets_down_from_any_start(
-    function: Callable[[Tensor], Tensor], start: float, noise: float
+    function: Callable[[Tensor], Tensor], start: float, noise: float, form: automatic.Form
 ) -> None:
-    losses, place, _ = search(function, start, noise=noise)
+    losses, place, _ = search(function, start, noise=noise, form=form)
     begin = losses[0] / (1 + noise)
     least = -20.0 if function is cliff else 0.0
     assert float(function(place["x"])) - least < 0.5 * (begin - least)

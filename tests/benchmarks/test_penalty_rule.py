@@ -18,8 +18,8 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
         }
     )
     seeds = range(100, 102)
-    as_it_is = tried(settings, seeds, changed("as-it-is"))
-    short_steps = tried(settings, seeds, changed("longest=1e-6"))
+    as_it_is = tried(settings, seeds, changed("as-it-is").constants)
+    short_steps = tried(settings, seeds, changed("longest=1e-6").constants)
     assert before == automatic_penalty._LONGEST
     assert all(share == pytest.approx(1, abs=0.01) for share in short_steps["loss_left"])
     assert short_steps["not_halved"] == 2
@@ -27,5 +27,5 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
 
 
 def test_unknown_constants_are_refused() -> None:
-    with pytest.raises(SystemExit, match="no constant 'lenght'"):
+    with pytest.raises(SystemExit, match="'lenght' is neither"):
         changed("lenght=3")

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedmeta import tree
+from fedmeta.algorithms import automatic_penalty
 from fedmeta.data import load, unpacked
 from fedmeta.errors import DataError, RunFolderError, SettingError
 from fedmeta.meta_model import MetaModel, load_theta
@@ -72,6 +73,34 @@ def test_the_path_adds_up_to_the_fall_of_the_loss(tasks: Path, tmp_path: Path) -
     losses = [record["meta_loss"] for record in keeping.history]
     assert losses[0] - losses[-1] > 0.05
     assert work == pytest.approx(losses[0] - losses[-1], rel=0.1)
+
+
+def test_steps_that_were_taken_back_are_not_on_the_path(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under "auto" the path leads from θ¹ to the last accepted θ, whatever was tried."""
+    monkeypatch.setattr(automatic_penalty, "_LONGEST", 100.0)  # so that some steps are bad
+
+    def kept(rounds: int, start: float) -> tuple[dict[str, torch.Tensor], int]:
+        folder = tmp_path / f"{rounds}-{start}"
+        run = trained(
+            str(folder),
+            importance="path",
+            training={"rounds": rounds},
+            algorithms={"admm-fedmeta": {"first_penalty": start, "resplit": False}},
+        )
+        file = folder / f"checkpoints/round-{rounds:06d}/state.safetensors"
+        return read_tensors(file, "checkpoint")[0], sum(r["rejected"] for r in run.history)
+
+    first, _ = kept(1, 1e-9)
+    last, rejected = kept(12, 1e-9)
+    assert rejected > 0
+    for name, start in first.items():
+        if name.startswith("memory/accepted/"):
+            leaf = name.removeprefix("memory/accepted/")
+            moved = last[f"memory/path-moved/{leaf}"]
+            torch.testing.assert_close(moved, last[name] - start, rtol=1e-4, atol=1e-6)
+            assert last[f"memory/path-work/{leaf}"].isfinite().all()
 
 
 def test_a_resumed_run_keeps_the_same_path(tasks: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ class ADMMFedMeta(MetaLearner):
         first_penalty: ρ of the first round under "auto"; 1/ρ is how far parameters move then.
         averaging: under "auto" the model is an average of the accepted θ, in which older ones fade
             by this factor 0 ≤ β < 1 from round to round; 0 is the last one alone.
+        penalty_form: what "auto" finds: "diagonal", a penalty per parameter, or "spectral", one per
+            layer, with which all directions of a layer move equally far.
 
     Example:
         >>> ADMMFedMeta(penalty=0.3).passes
@@ -83,6 +85,7 @@ class ADMMFedMeta(MetaLearner):
     resplit: bool = field(default=True, kw_only=True)
     first_penalty: float = field(default=1000.0, kw_only=True)
     averaging: float = field(default=0.9, kw_only=True)
+    penalty_form: automatic_penalty.Form = field(default="diagonal", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,6 +107,8 @@ class ADMMFedMeta(MetaLearner):
             for node, rho in rhos.items():
                 require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
         require_positive("first_penalty", self.first_penalty)
+        forms = get_args(automatic_penalty.Form)
+        require_choice("penalty_form", self.penalty_form, forms)
         fades = 0 <= self.averaging < 1
         require(fades, "averaging", self.averaging, "a number from 0 to below 1")
 
@@ -276,7 +281,7 @@ class ADMMFedMeta(MetaLearner):
             loss = loss + prior.value(state.theta)
             dual = {**dual, **tree.subtract(split(dual)[0], prior.gradient(state.theta))}
         updated, memory, metrics = automatic_penalty.step(
-            joint, state.memory, dual, loss, total.weight, self.averaging
+            joint, state.memory, dual, loss, total.weight, self.averaging, self.penalty_form
         )
         return self.parted(updated, memory), metrics
 

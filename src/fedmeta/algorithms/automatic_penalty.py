@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedmeta import tree
+from fedmeta.algorithms import spectral
 from fedmeta.algorithms.base import Metrics
 from fedmeta.tree import Tree
 
@@ -24,9 +25,12 @@ _SMOOTHING = 0.7
 _SEARCH, _PROGRESS = 2.0, 1.1
 _REJECTED, _RESCUE = 2.0, 10.0
 # The longest step: this share of what parameters are in the mean, or of the second where that is
-# small.
+# small; in the spectral form, by this share of its inputs do a layer's outputs move.
 _LONGEST, _SMALL = 0.05, 0.05
+_LONGEST_TURN = 0.05
 _TINY = 1e-8  # below which a gradient is as good as none
+
+Form = Literal["diagonal", "spectral"]
 
 
 def start(theta: Tree, penalty: float) -> dict[str, Tree]:
@@ -67,6 +71,7 @@ def step(
     loss: Tensor,
     share: Tensor,
     averaging: float = 0.0,
+    form: Form = "diagonal",
 ) -> tuple[Tree, dict[str, Tree], Metrics]:
     """The next θ to try, from Σy_i and the loss at the one that was tried.
 
@@ -81,6 +86,10 @@ def step(
     so that 1/ρ is about how far a parameter moves in a round, whatever the scale of the loss. It is
     never more than a twentieth of what parameters are in the mean (or of 0.05, where they are
     smaller).
+
+    That is a penalty per parameter. In its spectral form P is one per layer, ρ (mmᵀ)^½ for m as a
+    matrix, and P⁻¹m has the directions of m with all singular values alike (`spectral`): then 1/ρ
+    is how far outputs of a layer move, by their inputs, and at most a twentieth.
 
     Whether θ⁺ was good is known when the next round tells F(θ⁺). With B the best smoothed loss and
     R = F(θ¹), a round is taken back if its loss is not finite, exceeds the last five accepted ones
@@ -105,6 +114,7 @@ def step(
         share: Σw_i over the nodes that were counted, 1 if all were.
         averaging: β of the average of accepted θ: β of what it was and 1 − β of a new one, or an
             equal share for each, while there are fewer than 1/(1 − β).
+        form: of P: "diagonal" or "spectral".
 
     Returns:
         The next θ, the new memory, and numbers to log, the loss being the last seen of the accepted
@@ -130,9 +140,14 @@ def step(
     average = {n: torch.lerp(leaf, place[n], rate) for n, leaf in memory["average"].items()}
 
     updated = _searched(search, verdict, loss)
-    size = (tree.squared_norm(place) / tree.size(place)).sqrt()
-    rho = torch.maximum(updated["penalty"], 1 / (_LONGEST * size.clamp(min=_SMALL)))
-    moved = {n: leaf / started / (rho * ((q[n] / squared).sqrt() + _TINY)) for n, leaf in m.items()}
+    if form == "spectral":
+        rho = updated["penalty"].clamp(min=1 / _LONGEST_TURN)
+        moved = tree.scale(1 / rho, spectral.directions(m))
+    else:
+        size = (tree.squared_norm(place) / tree.size(place)).sqrt()
+        rho = torch.maximum(updated["penalty"], 1 / (_LONGEST * size.clamp(min=_SMALL)))
+        deviations = {n: (leaf / squared).sqrt() + _TINY for n, leaf in q.items()}
+        moved = {n: leaf / started / (rho * deviations[n]) for n, leaf in m.items()}
     numbers = {
         "meta_loss": updated["losses"][0],
         "gradient_norm": tree.squared_norm(dual).sqrt(),

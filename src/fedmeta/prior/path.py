@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
+import torch
+
 from fedmeta import checkpoints, tree
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.algorithms.base import Contribution, Fleet, Metrics, PlatformState, mean_update
@@ -21,8 +23,10 @@ _WORK, _MOVED = "path-work", "path-moved"
 class PathKeeping(ADMMFedMeta):
     """The same training, bit for bit, with ω = −Σ_t g_t ⊙ Δθ_t and Σ_t Δθ_t kept beside it.
 
-    g_t = −Σy_i is the meta-gradient that the nodes sent in round t, without the pull of a prior.
-    Both trees are part of the platform's state, so they are in every checkpoint.
+    g_t = −Σy_i is the meta-gradient that the nodes sent in round t, without the pull of a prior:
+    with a fixed ρ where the round began. Under "auto" a step may be taken back, so the path leads
+    from one accepted θ to the next, and g_t is taken where it arrives, when that is known. Both
+    trees are part of the platform's state, so they are in every checkpoint.
 
     Args:
         as `ADMMFedMeta`.
@@ -46,10 +50,14 @@ class PathKeeping(ADMMFedMeta):
         """The training's step, and the path one round further."""
         path = Path(state.memory[_WORK], state.memory[_MOVED])
         after, metrics = super().platform_step(state, total, fleet)
-        duals = mean_update(total) if self.automatic else after.memory["duals"]
-        gradient = tree.scale(-1.0, split(duals)[0])
-        moved = tree.subtract(after.theta, state.theta)
-        return _with_path(after, path_step(path, gradient, moved)), metrics
+        if self.automatic:
+            moved = split(tree.subtract(after.memory["accepted"], state.memory["accepted"]))[0]
+            duals = split(mean_update(total))[0]  # anything, not a number even, if taken back
+            duals = {n: torch.where(moved[n] == 0, 0.0, y) for n, y in duals.items()}
+        else:
+            moved = tree.subtract(after.theta, state.theta)
+            duals = split(after.memory["duals"])[0]
+        return _with_path(after, path_step(path, tree.scale(-1.0, duals), moved)), metrics
 
 
 def _with_path(state: PlatformState, path: Path) -> PlatformState:
