@@ -114,8 +114,8 @@ class GeneralisedKL(_OnPositiveNumbers):
 
     Example:
         >>> kl = GeneralisedKL(1.0, {"a": torch.tensor([0.0])}, PositiveParameters(torch.exp))
-        >>> kl.value({"a": torch.tensor([1.0])}), kl.gradient({"a": torch.tensor([1.0])})
-        (tensor(1.0000), {'a': tensor([2.7183])})
+        >>> kl.value({"a": torch.tensor([2.0])}), kl.gradient({"a": torch.tensor([1.0])})
+        (tensor(8.3891), {'a': tensor([2.7183])})
 
     Banerjee, Merugu, Dhillon, Ghosh, Clustering with Bregman divergences, JMLR 2005.
     """

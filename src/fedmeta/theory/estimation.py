@@ -251,9 +251,9 @@ def spectral_norm(
 
     Example:
         >>> start = {"a": torch.zeros(1, 2)}
-        >>> stretch = lambda v: {"a": torch.tensor([3.0, -5.0]) * v["a"]}
+        >>> stretch = lambda v: {"a": torch.tensor([3.0, -5.5]) * v["a"]}
         >>> spectral_norm(stretch, start, randomness.key(0))[0]
-        tensor([5.0000])
+        tensor([5.5000])
     """
     vector = _direction(key, like)
     largest = torch.zeros_like(_norms(vector))
