@@ -176,9 +176,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in trials(asked):
             rows.append(row)
             worst = max(row["loss_left"])
+            width = "" if row["ci95"] is None else f" ± {row['ci95']:.2f}"
             print(
                 f"{row['change']:32} {row['data']:14} {row['partition']:13} {row['start']:<8g} "
-                f"{row['held_out']:.2f} ± {row['ci95']:.2f} %  loss left at most {worst:.2f}, "
+                f"{row['held_out']:.2f}{width} %  loss left at most {worst:.2f}, "
                 f"{row['not_halved']} not halved, {row['rejected']:.1f} rejected",
                 flush=True,
             )
