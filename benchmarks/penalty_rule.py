@@ -22,21 +22,17 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
-from fedmeta.errors import DivergedError, FedmetaError
+from fedmeta.errors import DivergedError, FedmetaError, SettingError
+from fedmeta.experiments.declaration import declaration
 from fedmeta.experiments.repeats import federation, losses_of_models, seeded, short
 from fedmeta.intervals import interval
 from fedmeta.repeats import Repeat, train_repeats
-from fedmeta.settings import Settings, build_settings
+from fedmeta.settings import Settings, Table, build_settings, merged
 from fedmeta.storage import write_json
 from fedmeta.tuning import HELD_OUT
 
 FIRST_SEED = 100
-NODES = {"fashion-mnist": 50, "cifar10": 50, "cifar100": 100}
-PARTITIONS: dict[str, dict[str, Any]] = {
-    "fixed-pairs": {"partition": "fixed-pairs"},
-    "random-pairs": {"partition": "random-classes", "classes_per_node": 2},
-}
-
+AXES = declaration("robustness").axes
 OPTIONS = tuple(field.name for field in fields(ADMMFedMeta))
 
 
@@ -56,17 +52,20 @@ def changed(text: str) -> Change:
     """
     change = Change({}, {})
     for part in text.split(",") if text != "as-it-is" else ():
-        name, _, value = part.partition("=")
+        name, _, text_of_value = part.partition("=")
+        value = _number(text_of_value)
         constant = f"_{name.upper()}"
         if name in OPTIONS:
-            change.options[name] = _number(value)
-        elif isinstance(getattr(automatic_penalty, constant, None), float):
-            change.constants[constant] = float(value)
-        else:
-            raise SystemExit(
-                f"{name!r} is neither an option of admm-fedmeta nor a constant of the rule: see "
-                "automatic_penalty.py"
+            change.options[name] = value
+        elif not isinstance(getattr(automatic_penalty, constant, None), float):
+            raise SettingError(
+                f"{name!r} is neither an option of admm-fedmeta nor a constant of the rule",
+                "see automatic_penalty.py",
             )
+        elif isinstance(value, str):
+            raise SettingError(f"{part!r} gives no number", f"write {name}=1.5, for instance")
+        else:
+            change.constants[constant] = value
     return change
 
 
@@ -81,20 +80,14 @@ def settings_of(
     asked: argparse.Namespace, data: str, partition: str, options: Mapping[str, Any]
 ) -> Settings:
     """What `fedmeta train` does without options, but for these of the algorithm."""
-    return build_settings(
-        {
-            "data": {
-                "name": data,
-                "nodes": NODES[data],
-                "folder": asked.folder,
-                **PARTITIONS[partition],
-            },
-            "model": {"initialisation": asked.initialisation},
-            "algorithms": {"admm-fedmeta": dict(options)},
-            "training": {"rounds": asked.rounds, "evaluate_every": 0},
-            "execution": {"device": asked.device, "precision": asked.precision},
-        }
-    )
+    own: Table = {
+        "data": {"folder": asked.folder},
+        "algorithms": {ADMMFedMeta.name: dict(options)},
+        "training": {"rounds": asked.rounds, "evaluate_every": 0},
+        "execution": {"device": asked.device, "precision": asked.precision},
+    }
+    picks = {"data": data, "partition": partition, "initialisation": asked.initialisation}
+    return build_settings(merged([*(AXES[axis][name] for axis, name in picks.items()), own]))
 
 
 def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> dict[str, Any]:
@@ -112,50 +105,44 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
         outcomes = train_repeats(repeats)
     accuracies, shares, rejected = [], [], []
     for outcome, final in zip(outcomes, losses_of_models(repeats, outcomes), strict=True):
-        if isinstance(outcome, DivergedError) or final is None:
-            shares.append(float("inf"))
-            continue
-        steps = str(outcome.summary["adaptation_steps"])
-        accuracies.append(100 * outcome.summary["target_metric"][steps]["mean"])
-        shares.append(final / outcome.history[0]["meta_loss"])
-        rejected.append(sum(each["rejected"] for each in outcome.history))
-    held_out = interval(accuracies)
+        if not isinstance(outcome, DivergedError) and final is not None:
+            steps = str(outcome.summary["adaptation_steps"])
+            accuracies.append(100 * outcome.summary["target_metric"][steps]["mean"])
+            shares.append(final / outcome.history[0]["meta_loss"])
+            rejected.append(sum(each.get("rejected", 0) for each in outcome.history))
+    reached = interval(accuracies) if accuracies else None
     return {
-        "held_out": short(held_out.mean, 4),
-        "ci95": short(held_out.half_width, 3),
+        "held_out": short(reached.mean, 4) if reached else None,
+        "ci95": short(reached.half_width, 3) if reached else None,
         "loss_left": [short(share, 3) for share in shares],
-        "not_halved": sum(not share < 0.5 for share in shares),
-        "rejected": short(sum(rejected) / max(1, len(rejected)), 3),
+        "not_halved": sum(share >= 0.5 for share in shares) + len(seeds) - len(shares),
+        "rejected": [int(count) for count in rejected],
     }
 
 
 def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row per change, data set, partition and start."""
+    """One row per change, data set and partition."""
     seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    changes = {text: changed(text) for text in asked.change}
     begun = time.monotonic()
-    for text, data, partition, start in itertools.product(
-        asked.change, asked.data, asked.partition, asked.start
-    ):
+    for text, data, partition in itertools.product(changes, asked.data, asked.partition):
         if asked.seconds is not None and time.monotonic() - begun > asked.seconds:
             return
-        change = changed(text)
-        options = {"first_penalty": start, **change.options}
+        options, constants = changes[text]
         settings = settings_of(asked, data, partition, options)
-        about = {"change": text, "data": data, "partition": partition, "start": start}
+        about = {"change": text, "data": data, "partition": partition}
         about["initialisation"] = asked.initialisation
-        yield {**about, **tried(settings, seeds, change.constants)}
+        yield {**about, **tried(settings, seeds, constants)}
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--change", action="append", help="name=value,name=value")
-    parser.add_argument("--data", nargs="+", choices=NODES, default=list(NODES))
-    parser.add_argument(
-        "--partition", nargs="+", choices=PARTITIONS, default=["fixed-pairs"], help="who holds what"
-    )
-    parser.add_argument("--start", nargs="+", type=float, default=[1000.0], help="ρ to begin with")
-    parser.add_argument("--initialisation", default="pytorch")
+    for axis in ("data", "partition"):
+        names = list(AXES[axis])
+        parser.add_argument(f"--{axis}", nargs="+", choices=names, default=names)
+    parser.add_argument("--initialisation", choices=AXES["initialisation"], default="pytorch")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--folder", help="where the data lie")
@@ -168,6 +155,25 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return asked
 
 
+def words(row: Mapping[str, Any]) -> str:
+    """A row for people.
+
+    Example:
+        >>> about = {"change": "as-it-is", "data": "cifar10", "partition": "fixed-pairs"}
+        >>> reached = {"held_out": 86.9, "ci95": None, "loss_left": [0.02], "not_halved": 0}
+        >>> words({**about, **reached, "rejected": [1]}).split("fixed-pairs")[1].strip()
+        '86.90 %, loss left at most 0.02, 0 not halved, 1 rounds rejected'
+    """
+    about = f"{row['change']:40} {row['data']:13} {row['partition']:12} "
+    if row["held_out"] is None:
+        return f"{about} all diverged"
+    width = "" if row["ci95"] is None else f" ± {row['ci95']:.2f}"
+    return (
+        f"{about} {row['held_out']:.2f}{width} %, loss left at most {max(row['loss_left']):.2f}, "
+        f"{row['not_halved']} not halved, {sum(row['rejected'])} rounds rejected"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print rows as they come, and keep them."""
     asked = parsed(arguments)
@@ -175,14 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         for row in trials(asked):
             rows.append(row)
-            worst = max(row["loss_left"])
-            width = "" if row["ci95"] is None else f" ± {row['ci95']:.2f}"
-            print(
-                f"{row['change']:32} {row['data']:14} {row['partition']:13} {row['start']:<8g} "
-                f"{row['held_out']:.2f}{width} %  loss left at most {worst:.2f}, "
-                f"{row['not_halved']} not halved, {row['rejected']:.1f} rejected",
-                flush=True,
-            )
+            print(words(row), flush=True)
             if asked.results is not None:
                 write_json(asked.results, rows)
     except FedmetaError as error:

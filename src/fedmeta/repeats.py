@@ -106,7 +106,7 @@ def jobs_together(repeats: Sequence[Repeat]) -> list[Job] | None:
 
     Convolutions on a CPU gain nothing from it: their chunks fill its caches already.
     """
-    if len(repeats) == 1:
+    if len(repeats) < 2:
         return None
     jobs: list[Job] = []
     for each in repeats:

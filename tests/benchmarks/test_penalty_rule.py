@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.penalty_rule import changed, tried
+from benchmarks.penalty_rule import changed, tried, words
 from fedmeta.algorithms import automatic_penalty
+from fedmeta.errors import SettingError
 from fedmeta.settings import build_settings
 
 
@@ -26,6 +27,24 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
     assert max(as_it_is["loss_left"]) < 0.9
 
 
-def test_unknown_constants_are_refused() -> None:
-    with pytest.raises(SystemExit, match="'lenght' is neither"):
+def test_what_cannot_be_changed_is_refused() -> None:
+    with pytest.raises(SettingError, match="'lenght' is neither"):
         changed("lenght=3")
+    with pytest.raises(SettingError, match="'longest' gives no number"):
+        changed("longest")
+
+
+def test_runs_that_diverge_are_counted() -> None:
+    """And when all do, there is a row that says so."""
+    settings = build_settings(
+        {
+            "data": {"name": "digits", "nodes": 12},
+            "algorithms": {"admm-fedmeta": {"penalty": 1e-30}},
+            "training": {"rounds": 3, "evaluate_every": 0},
+        }
+    )
+    row = tried(settings, range(100, 102), {})
+    assert row["not_halved"] == 2
+    assert row["held_out"] is None
+    about = {"change": "penalty=1e-30", "data": "digits", "partition": "any"}
+    assert words({**about, **row}).endswith("all diverged")

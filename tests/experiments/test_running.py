@@ -88,6 +88,15 @@ def test_loss_of_final_model_is_seen_on_samples_of_first_round(results: Results)
                 assert each["final_loss"] < 0.8 * first
 
 
+def test_cell_all_of_whose_runs_diverge_has_a_result(results: Results) -> None:
+    own = {"algorithm": "admm-fedmeta", "algorithms": {"admm-fedmeta": {"penalty": 1e-30}}}
+    run([Cell(("mine", "lost"), merged([SETTINGS, own]), 2, final_loss=True)], results)
+    found = results.read(("mine", "lost"))
+    assert found is not None
+    assert [each["diverged"] for each in found["repeats"]] == [True, True]
+    assert [each["final_loss"] for each in found["repeats"]] == [None, None]
+
+
 def test_arguments_are_those_of_a_comparison() -> None:
     """What settings say must reach training here as it does there."""
     from fedmeta.from_settings import arguments

@@ -25,7 +25,7 @@ _SMOOTHING = 0.7
 _SEARCH, _PROGRESS = 2.0, 1.1
 _REJECTED, _RESCUE = 2.0, 10.0
 # The longest step: this share of what parameters are in the mean, or of the second where that is
-# small; in the spectral form, by this share of its inputs do a layer's outputs move.
+# small; in the spectral form, what a layer puts out moves by this share of what goes in.
 _LONGEST, _SMALL = 0.05, 0.05
 _LONGEST_TURN = 0.05
 _TINY = 1e-8  # below which a gradient is as good as none
@@ -89,7 +89,7 @@ def step(
 
     That is a penalty per parameter. In its spectral form P is one per layer, ρ (mmᵀ)^½ for m as a
     matrix, and P⁻¹m has the directions of m with all singular values alike (`spectral`): then 1/ρ
-    is how far outputs of a layer move, by their inputs, and at most a twentieth.
+    is how far what a layer puts out may move as a share of what goes in, and at most a twentieth.
 
     Whether θ⁺ was good is known when the next round tells F(θ⁺). With B the best smoothed loss and
     R = F(θ¹), a round is taken back if its loss is not finite, exceeds the last five accepted ones

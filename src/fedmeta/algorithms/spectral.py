@@ -1,4 +1,4 @@
-"""Steps of equal length in all directions of a layer: the matrix nearest to a given one that turns.
+"""Steps of equal length in all directions of a layer: the orthogonal matrix nearest to a given one.
 
 A layer's gradient is a matrix with a few large singular values and many small ones: along the
 gradient a layer learns a few directions and hardly any other. With all of them made equal it learns
@@ -21,12 +21,13 @@ _TINY = 1e-12  # below which a contribution is as good as none
 
 
 def directions(contributions: Tree) -> Tree:
-    """Of every tensor the direction to move in, 1 long however many numbers it has.
+    """Of every tensor the direction to move in, whose length does not depend on the tensor's.
 
         D = √max(1, a/b) · U Vᵀ   of   M = U S Vᵀ, a × b
 
-    so that inputs of a given root mean square change what the layer puts out by as much at most. A
-    convolution is the matrix that a patch is multiplied by; a vector, such as a bias, is a column.
+    up to what `_orthogonal` is off. So D x is no longer than x or, where a layer has more outputs
+    than inputs, no larger in the root mean square. A convolution is the matrix that a patch is
+    multiplied by; a vector, such as a bias, is a column.
 
     Args:
         contributions: M, tensor by tensor.

@@ -65,7 +65,7 @@ def train_continually(
             for seed, theta_p in outcomes.items()
             if isinstance(theta_p, Run)
         }
-        trained = train_repeats(list(repeats.values()), progress(cell.path)) if repeats else []
+        trained = train_repeats(list(repeats.values()), progress(cell.path))
         outcomes |= dict(zip(repeats, trained, strict=True))
     return [
         {**record(seed, outcome), **_judged(outcome, problems[seed], tasks)}

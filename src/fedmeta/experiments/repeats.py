@@ -89,6 +89,7 @@ def losses_of_models(repeats: Sequence[Repeat], outcomes: Sequence[Outcome]) -> 
             federation=repeat.federation.with_nodes(repeat.federation.sources),
             scaling=outcome.meta_model.scaling,
             initial=outcome.meta_model.theta,
+            folder=None,
         )
         for place, (repeat, outcome) in enumerate(zip(repeats, outcomes, strict=True))
         if not isinstance(outcome, DivergedError)
