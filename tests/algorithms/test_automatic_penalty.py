@@ -126,13 +126,13 @@ def test_what_is_averaged_is_the_extrapolated_dual() -> None:
 def test_a_bad_round_is_taken_back(loss: float, slope: float, factor: float) -> None:
     theta = {"x": torch.ones(2, dtype=torch.float64)}
     dual = {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}
-    memory = automatic.start(theta, 40.0)
+    memory = automatic.start(theta, 20.0)
     tried, memory, _ = automatic.step(theta, memory, dual, torch.tensor(1.0).double(), ALL)
     bad = {"x": torch.full((2,), slope, dtype=torch.float64)}
     again, after, numbers = automatic.step(tried, memory, bad, torch.tensor(loss).double(), ALL)
     assert float(numbers["rejected"]) == 1
     assert float(numbers["meta_loss"]) == 1
-    assert float(after["search"]["penalty"]) == pytest.approx(40 * factor)
+    assert float(after["search"]["penalty"]) == pytest.approx(20 * factor)
     for name in ("accepted", "dual", "squares"):
         assert torch.equal(after[name]["x"], memory[name]["x"])
     shorter = (tried["x"] - theta["x"]) / factor

@@ -28,6 +28,7 @@ _REJECTED, _RESCUE = 2.0, 10.0
 # small; in the spectral form, what a layer puts out moves by this share of what goes in.
 _LONGEST, _SMALL = 0.05, 0.05
 _LONGEST_TURN = 0.05
+_EXCUSED = 5.0
 _TINY = 1e-8  # below which a gradient is as good as none
 
 Form = Literal["diagonal", "spectral"]
@@ -58,8 +59,9 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
             "best": zero + torch.inf,
             "least": zero + torch.inf,
             "first": zero,
-            "last": zero + torch.inf,
-            "noise": zero,
+            "rise": zero,
+            "fall": zero,
+            "promised": zero + torch.inf,
         },
     }
 
@@ -148,10 +150,12 @@ def step(
         rho = torch.maximum(updated["penalty"], 1 / (_LONGEST * size.clamp(min=_SMALL)))
         deviations = {n: (leaf / squared).sqrt() + _TINY for n, leaf in q.items()}
         moved = {n: leaf / started / (rho * deviations[n]) for n, leaf in m.items()}
+    promised = sum((dual[n] * leaf).sum().abs() for n, leaf in moved.items())
     numbers = {
         "meta_loss": updated["losses"][0],
         "gradient_norm": tree.squared_norm(dual).sqrt(),
         "step_norm": tree.squared_norm(moved).sqrt(),
+        "promised": promised,
         "penalty": rho,
         "rejected": 1 - verdict.accepted.to(loss.dtype),
     }
@@ -161,7 +165,7 @@ def step(
         "dual": dual,
         "contribution": m,
         "squares": q,
-        "search": {**updated, "penalty": rho},
+        "search": {**updated, "penalty": rho, "promised": promised},
     }
     return tree.add(place, moved), after, numbers
 
@@ -187,17 +191,18 @@ class _Verdict(NamedTuple):
 def _judged(search: Tree, loss: Tensor, finite_slope: Tensor, share: Tensor) -> _Verdict:
     first, best, losses = search["rounds"] == 0, search["best"], search["losses"]
     finite, partial = loss.isfinite() & finite_slope, share < 1 - 1e-3
-    slack = torch.where(partial, 2 * search["noise"], 0.0)
+    slack = 2 * _noise(search)
     scale = _scale(search)
     recent = torch.where(losses.isinf(), -torch.inf, losses).max()
     ceiling = torch.maximum(best + (_BEST + slack) * scale, losses[0])
     bound = torch.minimum(recent + (_RECENT + slack) * scale, ceiling)
-    bearable = first | (loss <= search["least"] + (_LEAST_EVER + 2 * search["noise"]) * scale)
+    bearable = first | (loss <= search["least"] + (_LEAST_EVER + slack) * scale)
+    excused = (loss - losses[0] > _EXCUSED * search["promised"]) & (loss <= best + (_BLOWN_UP + slack) * scale)
     return _Verdict(
-        accepted=finite & bearable & (first | (loss <= bound)),
+        accepted=finite & (excused | (bearable & (first | (loss <= bound)))),
         bearable=finite & bearable,
         blown_up=~finite | (loss > best + (_BLOWN_UP + slack) * scale),
-        in_reach=finite & (first | (loss <= ceiling)),
+        in_reach=finite & (first | excused | (loss <= ceiling)),
         partial=partial,
     )
 
@@ -207,23 +212,33 @@ def _scale(search: Tree) -> Tensor:
     return torch.maximum(search["first"] - search["best"], search["first"].abs())
 
 
+def _noise(search: Tree) -> Tensor:
+    """How far losses go up and down again, in shares of R: what no trend explains."""
+    return torch.minimum(search["rise"], search["fall"])
+
+
 def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
     """ρ and what the search remembers after a verdict."""
     accepted, first = verdict.accepted, search["rounds"] == 0
     smooth = torch.where(first, loss, _SMOOTHING * search["smooth"] + (1 - _SMOOTHING) * loss)
     progress = verdict.partial | (smooth < search["best"])
-    searching = torch.where(verdict.in_reach, search["searching"], 0.0)
-    good = torch.where(searching > 0, 1 / _SEARCH, torch.where(progress, 1 / _PROGRESS, 1.0))
-    bad = torch.where(verdict.blown_up, _RESCUE, _REJECTED)
-    change = torch.where(accepted, torch.where(first, 1.0, good), bad)
     # A second try lies so near the accepted θ that its loss is a second look at the same place.
     again = ~accepted & verdict.bearable & ~verdict.blown_up & (search["tries"] > 0)
+    searching = torch.where(accepted & (search["searching"] < 1), 0.0, search["searching"])
+    searching = torch.where(verdict.in_reach, searching, searching.clamp(max=0.5))
+    searching = torch.where(again & (searching > 0), 1.0, searching)
+    searching = torch.where(verdict.blown_up, 0.0, searching)
+    unseen = search["promised"] < _noise(search) * _scale(search)
+    good = torch.where((searching > 0) | unseen, 1 / _SEARCH, torch.where(progress, 1 / _PROGRESS, 1.0))
+    bad = torch.where(verdict.blown_up, _RESCUE, torch.where(again, 1 / _REJECTED, _REJECTED))
+    change = torch.where(accepted, torch.where(first, 1.0, good), bad)
     smooth = torch.where(accepted | again, smooth, search["smooth"])
     best = torch.where(accepted, torch.minimum(search["best"], smooth), search["best"])
     losses = torch.cat([loss.unsqueeze(0), search["losses"][:-1]])
     seen = loss.isfinite()
-    rise = torch.where(seen & ~first, ((loss - search["last"]) / _scale(search)).clamp(0, 1), 0.0)
-    noise = 0.9 * search["noise"] + 0.1 * rise
+    looks = seen & ~first & (search["tries"] == 0) & ~verdict.blown_up
+    rate = torch.where(looks, (1 / (1 + search["rounds"])).clamp(min=0.1), 0.0)
+    change_of_loss = torch.where(looks, (loss - search["losses"][0]) / _scale(search), 0.0)
     return {
         "penalty": search["penalty"] * change,
         "rounds": search["rounds"] + accepted,
@@ -234,6 +249,6 @@ def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
         "best": torch.where(again, smooth, best),
         "least": torch.minimum(search["least"], best),
         "first": torch.where(first & accepted, loss, search["first"]),
-        "last": torch.where(seen, loss, search["last"]),
-        "noise": torch.where(seen & ~first, noise, search["noise"]),
+        "rise": torch.lerp(search["rise"], change_of_loss.clamp(0, 1), rate),
+        "fall": torch.lerp(search["fall"], change_of_loss.clamp(-1, 0).neg(), rate),
     }

@@ -137,10 +137,14 @@ def _convolve(
     pixels = size[0] * size[1]
     together = sets == 1 and (bias is None or len(bias) == 1)  # all nodes are one large batch
     programs, count = (1, nodes * batch * pixels) if together else (nodes, batch * pixels)
-    rows, columns, depth, warps, stages = 64, _power(outputs, 64), 32, 4, 1
+    # Measured on an H200. One product of rounded factors needs fewer registers than three.
+    columns = _power(outputs, 128 if rounded else 64)
+    rows, depth, warps, stages = 64, 32, 4, 1
     if channels % 32 != 0:
         rows, depth, stages = 128, _power(channels * tall * wide, 32), 3
-    elif columns == 32:
+    elif rounded and columns > 32:
+        stages = 3
+    elif not rounded and columns == 32:
         warps, stages = 2, 3
     grid = (triton.cdiv(count, rows) * triton.cdiv(outputs, columns), programs)
     _forward_kernel[grid](
@@ -190,9 +194,11 @@ def _weight_adjoint(
     tall, wide, outputs = g.shape[3:]
     count = batch * tall * wide
     if taps <= 32:
-        rows, columns, depth, warps, most = _power(outputs, 32), _power(taps, 32), 64, 2, 15
+        rows, columns = _power(outputs, 32), _power(taps, 32)
+        depth, warps, most = 64, 2, 15
     else:
-        rows, columns, depth, warps, most = _power(outputs, 64), 64, 32, 4, 1
+        rows, columns = _power(outputs, 128 if rounded else 64), 64
+        depth, warps, most = 32, 4, 1
     blocks = triton.cdiv(outputs, rows) * triton.cdiv(taps, columns)
     # Where a node has few sums they are split to fill the machine, the same way for any number of
     # nodes.
