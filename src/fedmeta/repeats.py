@@ -211,7 +211,9 @@ def train_together(
         for number in range(1, first.training.rounds + 1):
             state, nodes, reading = engine.round(state, nodes, number)
             readings.append(reading)
-            if callbacks and number > 1:  # the round before, while the device computes this one
+            if number > 1:  # the round before, while the device computes this one
+                if not any(readings[-2].of(i).finite for i in range(count)):
+                    break  # all have diverged
                 _tell(callbacks, number - 1, readings[-2].of(0))
             if first.training.evaluates(number):
                 evaluations[number] = [

@@ -112,10 +112,14 @@ def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) 
     if cell.tuned is not None and point is None:
         raise SettingError(f"{cell.path} has no tuned settings", f"run {'/'.join(cell.tuned)}")
     settings = cell.build(point_table(cell, point), plan.machine)
+    same = None
     if cell.equal is not None:
-        settings = _scaled(cell, settings, plan)
-    if isinstance(cell.tasks, TaskSequence):
-        found: dict[str, Any] = learn(cell, point, plan.machine, progress)
+        unscaled, settings = settings, _scaled(cell, settings, plan)
+        same = plan.results.current(_unscaled(cell)) if settings == unscaled else None
+    if same is not None:
+        found: dict[str, Any] = {"repeats": same["repeats"]}
+    elif isinstance(cell.tasks, TaskSequence):
+        found = learn(cell, point, plan.machine, progress)
     elif cell.grid:
         found = search(cell, plan.machine, progress)
     elif cell.tasks is not None:
@@ -149,6 +153,12 @@ def description(cell: Cell, point: Table | None, execution: Execution) -> dict[s
         "precision": execution.precision,
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def _unscaled(cell: Cell) -> Cell:
+    """The cell with its own number of rounds; where that costs as much, its result is the same."""
+    key = (*cell.key[:-1], cell.key[-1].removesuffix("-equal"))
+    return replace(cell, key=key, equal=None, equal_settings={})
 
 
 def _scaled(cell: Cell, settings: Settings, plan: Plan) -> Settings:
