@@ -15,7 +15,7 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
     settings = build_settings(
         {
             "data": {"name": "digits", "nodes": 12},
-            "training": {"rounds": 6, "evaluate_every": 0},
+            "training": {"rounds": 12, "evaluate_every": 0},
         }
     )
     seeds = range(100, 102)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -57,11 +57,10 @@ class ADMMFedMeta(MetaLearner):
             keeps the last counted contribution of the others.
         dual_deviation: σ of a truncated normal y⁰; 0 starts from zero.
         prior: λ, θ_p and the divergence, or None.
-        first_penalty: ρ of the first round under "auto"; 1/ρ is how far parameters move then.
+        first_penalty: ρ of the first round under "auto"; 1/ρ is how far what a layer puts out moves
+            then, as a share of what goes in.
         averaging: under "auto" the model is an average of the accepted θ, in which older ones fade
             by this factor 0 ≤ β < 1 from round to round; 0 is the last one alone.
-        penalty_form: what "auto" finds: "diagonal", a penalty per parameter, or "spectral", one per
-            layer, with which all directions of a layer move equally far.
 
     Example:
         >>> ADMMFedMeta(penalty=0.3).passes
@@ -85,7 +84,6 @@ class ADMMFedMeta(MetaLearner):
     resplit: bool = field(default=True, kw_only=True)
     first_penalty: float = field(default=1000.0, kw_only=True)
     averaging: float = field(default=0.9, kw_only=True)
-    penalty_form: automatic_penalty.Form = field(default="diagonal", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,8 +105,6 @@ class ADMMFedMeta(MetaLearner):
             for node, rho in rhos.items():
                 require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
         require_positive("first_penalty", self.first_penalty)
-        forms = get_args(automatic_penalty.Form)
-        require_choice("penalty_form", self.penalty_form, forms)
         fades = 0 <= self.averaging < 1
         require(fades, "averaging", self.averaging, "a number from 0 to below 1")
 
@@ -281,7 +277,7 @@ class ADMMFedMeta(MetaLearner):
             loss = loss + prior.value(state.theta)
             dual = {**dual, **tree.subtract(split(dual)[0], prior.gradient(state.theta))}
         updated, memory, metrics = automatic_penalty.step(
-            joint, state.memory, dual, loss, total.weight, self.averaging, self.penalty_form
+            joint, state.memory, dual, loss, total.weight, self.averaging
         )
         return self.parted(updated, memory), metrics
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,25 +13,20 @@ from fedmeta.algorithms import spectral
 from fedmeta.algorithms.base import Metrics
 from fedmeta.tree import Tree
 
-# How long sums of the past count: about ten rounds of contributions, twenty of their squares.
-_MOMENTUM, _MEMORY = 0.9, 0.95
+_MOMENTUM = 0.9  # contributions count for about ten rounds
 # What a loss may exceed, in shares of the first loss: the largest of the last few by the first, the
 # best smoothed one by the second, the least that this has ever been by the third; if by the fourth,
-# it has blown up.
+# it has blown up. All of them widen by the noise of the losses.
 _WINDOW, _RECENT, _BEST, _LEAST_EVER, _BLOWN_UP = 5, 0.1, 0.3, 0.4, 1.0
 _SMOOTHING = 0.7
+# How many times what a step promised a loss must have risen to show that it was not the step.
+_EXCUSED = 5.0
 # What ρ is divided by: before it was too small for the first time, and later when the loss reached
 # a new best; and multiplied by: when a round was rejected, and when it blew up.
 _SEARCH, _PROGRESS = 2.0, 1.1
 _REJECTED, _RESCUE = 2.0, 10.0
-# The longest step: this share of what parameters are in the mean, or of the second where that is
-# small; in the spectral form, what a layer puts out moves by this share of what goes in.
-_LONGEST, _SMALL = 0.05, 0.05
-_LONGEST_TURN = 0.05
-_EXCUSED = 5.0
-_TINY = 1e-8  # below which a gradient is as good as none
-
-Form = Literal["diagonal", "spectral"]
+# The longest step: what a layer puts out moves by this share of what goes in.
+_LONGEST = 0.01
 
 
 def start(theta: Tree, penalty: float) -> dict[str, Tree]:
@@ -48,7 +43,6 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
         "average": theta,
         "dual": tree.zeros_like(theta),
         "contribution": tree.zeros_like(theta),
-        "squares": tree.zeros_like(theta),
         "search": {
             "penalty": zero + penalty,
             "rounds": zero,
@@ -59,9 +53,9 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
             "best": zero + torch.inf,
             "least": zero + torch.inf,
             "first": zero,
+            "promised": zero + torch.inf,
             "rise": zero,
             "fall": zero,
-            "promised": zero + torch.inf,
         },
     }
 
@@ -73,40 +67,46 @@ def step(
     loss: Tensor,
     share: Tensor,
     averaging: float = 0.0,
-    form: Form = "diagonal",
 ) -> tuple[Tree, dict[str, Tree], Metrics]:
     """The next θ to try, from Σy_i and the loss at the one that was tried.
 
     With one local step y_i = −w_i G_i(θ) whatever ρ is, so that the penalty is the platform's own
-    affair: it may differ from round to round and from parameter to parameter. With Y = Σy_i:
+    affair: it may be another one in every round and a matrix of its own for every layer. With
+    Y = Σy_i, layer by layer as a matrix:
 
         V = 2Y − Y⁻                            ADMM's Σv_i (Y in the first round)
-        m = 0.9 m⁻ + 0.1 V                     contributions, averaged over rounds
-        q = 0.95 q⁻ + 0.05 Y²                  how large a parameter's gradient is
-        θ⁺ = θ + m / P,   P = ρ √q             (both means corrected for their start at zero)
+        M = 0.9 M⁻ + 0.1 V                     contributions, averaged over rounds
+        θ⁺ = θ + P⁻¹M,   P = ρ (M Mᵀ)^½
 
-    so that 1/ρ is about how far a parameter moves in a round, whatever the scale of the loss. It is
-    never more than a twentieth of what parameters are in the mean (or of 0.05, where they are
-    smaller).
-
-    That is a penalty per parameter. In its spectral form P is one per layer, ρ (mmᵀ)^½ for m as a
-    matrix, and P⁻¹m has the directions of m with all singular values alike (`spectral`): then 1/ρ
-    is how far what a layer puts out may move as a share of what goes in, and at most a twentieth.
+    P⁻¹M has the directions of M with all singular values alike, 1/ρ (`spectral`): however small a
+    part of the gradient a direction is, a layer moves along it as far as along any other. So 1/ρ is
+    how far what a layer puts out moves, as a share of what goes in, whatever the scale of the loss;
+    never more than a hundredth in a round.
 
     Whether θ⁺ was good is known when the next round tells F(θ⁺). With B the best smoothed loss and
     R = F(θ¹), a round is taken back if its loss is not finite, exceeds the last five accepted ones
-    by R/10, or exceeds both the last one and B by 3R/10. Then θ⁺ = θ + Y / P from the last accepted
+    by R/10, or exceeds both the last one and B by 3R/10. Then θ⁺ = θ + P⁻¹Y from the last accepted
     θ, with a ρ twice as large (ten times, if the loss exceeds B by R or is not finite) and without
-    older contributions. Y points downhill and P is positive, so a small enough step lowers a smooth
-    loss, and every search ends. Where samples or nodes are drawn anew the loss is noisy, and B may
-    have been luck: if a second try is no better, B becomes what it says. But never is a loss taken
-    that exceeds the least B so far by 4R/10 and twice the mean rise of losses from round to
-    round, so that contributions that point uphill (difference quotients may be that wrong) do not
-    lead there.
+    older contributions. ⟨Y, P⁻¹Y⟩ > 0, so a small enough step lowers a smooth loss, and every
+    search ends.
 
-    After a good round ρ falls by half until it was too small for the first time, from then on by a
-    tenth whenever B falls. Where only some nodes were counted their loss says less: the bounds
-    widen by twice the mean rise of losses from round to round, and ρ falls after any good round.
+    Where samples or nodes are drawn anew losses are noisy, and a rise need not be the step's fault:
+
+    - All bounds widen by twice the noise, the lesser of the mean rise and the mean fall of the loss
+      from one accepted round to the next.
+    - A step promises to lower the loss by ⟨Y, θ⁺ − θ⟩. If it rose by more than five times that, a
+      step that is too long would have had to be twelve times too long; unless the loss exceeds B by
+      R, it was noise, and stays.
+    - If a second try, half as long, is no better, B was luck: B becomes what was seen, and ρ what
+      it was before. But never is a loss taken that exceeds the least B so far by 4R/10, so that
+      contributions that point uphill (difference quotients may be that wrong) do not lead there.
+    - If three tries in a row blow up, the last a hundred times as short as the first, but stay
+      finite, so was the loss of the accepted θ luck: the search begins anew with what was seen.
+
+    After a good round ρ falls by half until it was too small for the first time; from then on by a
+    tenth whenever B falls, and by half again where a step promises less than the noise, since then
+    nothing can be learned from its loss. Where only some nodes were counted ρ falls by a tenth
+    after any good round.
 
     Args:
         theta: where the nodes were.
@@ -116,7 +116,6 @@ def step(
         share: Σw_i over the nodes that were counted, 1 if all were.
         averaging: β of the average of accepted θ: β of what it was and 1 − β of a new one, or an
             equal share for each, while there are fewer than 1/(1 − β).
-        form: of P: "diagonal" or "spectral".
 
     Returns:
         The next θ, the new memory, and numbers to log, the loss being the last seen of the accepted
@@ -130,32 +129,23 @@ def step(
         return {name: torch.where(verdict.accepted, leaf, b[name]) for name, leaf in a.items()}
 
     place, dual = new(theta, memory["accepted"]), new(dual, before)
-    rounds = (search["rounds"] + verdict.accepted).clamp(min=1)
-    started, squared = 1 - _MOMENTUM**rounds, 1 - _MEMORY**rounds
     v = {n: torch.where(first, y, 2 * y - before[n]) for n, y in dual.items()}
     m = tree.combine(_MOMENTUM, memory["contribution"], 1 - _MOMENTUM, v)
-    m = new(m, tree.scale(started, dual))
-    q = {n: _MEMORY * memory["squares"][n] + (1 - _MEMORY) * y.square() for n, y in dual.items()}
-    q = new(q, memory["squares"])
+    # Alone, Y counts for as much as an average of that many rounds.
+    rounds = (search["rounds"] + verdict.accepted).clamp(min=1)
+    m = new(m, tree.scale(1 - _MOMENTUM**rounds, dual))
 
     rate = torch.where(verdict.accepted, (1 / rounds).clamp(min=1 - averaging), 0.0)
     average = {n: torch.lerp(leaf, place[n], rate) for n, leaf in memory["average"].items()}
 
     updated = _searched(search, verdict, loss)
-    if form == "spectral":
-        rho = updated["penalty"].clamp(min=1 / _LONGEST_TURN)
-        moved = tree.scale(1 / rho, spectral.directions(m))
-    else:
-        size = (tree.squared_norm(place) / tree.size(place)).sqrt()
-        rho = torch.maximum(updated["penalty"], 1 / (_LONGEST * size.clamp(min=_SMALL)))
-        deviations = {n: (leaf / squared).sqrt() + _TINY for n, leaf in q.items()}
-        moved = {n: leaf / started / (rho * deviations[n]) for n, leaf in m.items()}
-    promised = sum((dual[n] * leaf).sum().abs() for n, leaf in moved.items())
+    rho = updated["penalty"].clamp(min=1 / _LONGEST)
+    moved = tree.scale(1 / rho, spectral.directions(m))
+    promised = torch.stack([(dual[n] * leaf).sum() for n, leaf in moved.items()]).abs().sum()
     numbers = {
         "meta_loss": updated["losses"][0],
         "gradient_norm": tree.squared_norm(dual).sqrt(),
         "step_norm": tree.squared_norm(moved).sqrt(),
-        "promised": promised,
         "penalty": rho,
         "rejected": 1 - verdict.accepted.to(loss.dtype),
     }
@@ -164,7 +154,6 @@ def step(
         "average": average,
         "dual": dual,
         "contribution": m,
-        "squares": q,
         "search": {**updated, "penalty": rho, "promised": promised},
     }
     return tree.add(place, moved), after, numbers
@@ -190,20 +179,19 @@ class _Verdict(NamedTuple):
 
 def _judged(search: Tree, loss: Tensor, finite_slope: Tensor, share: Tensor) -> _Verdict:
     first, best, losses = search["rounds"] == 0, search["best"], search["losses"]
-    finite, partial = loss.isfinite() & finite_slope, share < 1 - 1e-3
-    slack = 2 * _noise(search)
-    scale = _scale(search)
+    finite, scale, slack = loss.isfinite() & finite_slope, _scale(search), 2 * _noise(search)
     recent = torch.where(losses.isinf(), -torch.inf, losses).max()
     ceiling = torch.maximum(best + (_BEST + slack) * scale, losses[0])
     bound = torch.minimum(recent + (_RECENT + slack) * scale, ceiling)
     bearable = first | (loss <= search["least"] + (_LEAST_EVER + slack) * scale)
-    excused = (loss - losses[0] > _EXCUSED * search["promised"]) & (loss <= best + (_BLOWN_UP + slack) * scale)
+    blown_up = ~finite | (loss > best + (_BLOWN_UP + slack) * scale)
+    excused = ~blown_up & (loss - losses[0] > _EXCUSED * search["promised"])
     return _Verdict(
         accepted=finite & (excused | (bearable & (first | (loss <= bound)))),
         bearable=finite & bearable,
-        blown_up=~finite | (loss > best + (_BLOWN_UP + slack) * scale),
+        blown_up=blown_up,
         in_reach=finite & (first | excused | (loss <= ceiling)),
-        partial=partial,
+        partial=share < 1 - 1e-3,
     )
 
 
@@ -224,31 +212,45 @@ def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
     progress = verdict.partial | (smooth < search["best"])
     # A second try lies so near the accepted θ that its loss is a second look at the same place.
     again = ~accepted & verdict.bearable & ~verdict.blown_up & (search["tries"] > 0)
-    searching = torch.where(accepted & (search["searching"] < 1), 0.0, search["searching"])
-    searching = torch.where(verdict.in_reach, searching, searching.clamp(max=0.5))
-    searching = torch.where(again & (searching > 0), 1.0, searching)
-    searching = torch.where(verdict.blown_up, 0.0, searching)
+    # Steps a hundred times as short end as far off: what the accepted θ showed was sheer luck.
+    anew = verdict.blown_up & loss.isfinite() & (search["tries"] > 1)
+    searching = torch.where(anew, 1.0, _still_searching(search["searching"], verdict, again))
     unseen = search["promised"] < _noise(search) * _scale(search)
-    good = torch.where((searching > 0) | unseen, 1 / _SEARCH, torch.where(progress, 1 / _PROGRESS, 1.0))
-    bad = torch.where(verdict.blown_up, _RESCUE, torch.where(again, 1 / _REJECTED, _REJECTED))
+    slowly = torch.where(progress, 1 / _PROGRESS, 1.0)
+    good = torch.where((searching > 0) | unseen, 1 / _SEARCH, slowly)
+    bad = torch.where(again, 1 / _REJECTED, torch.where(verdict.blown_up, _RESCUE, _REJECTED))
     change = torch.where(accepted, torch.where(first, 1.0, good), bad)
+    change = torch.where(anew, _RESCUE**-2, change)
     smooth = torch.where(accepted | again, smooth, search["smooth"])
+    smooth = torch.where(anew, loss, smooth)
     best = torch.where(accepted, torch.minimum(search["best"], smooth), search["best"])
     losses = torch.cat([loss.unsqueeze(0), search["losses"][:-1]])
-    seen = loss.isfinite()
-    looks = seen & ~first & (search["tries"] == 0) & ~verdict.blown_up
+    # First tries alone: a second one looks at the same place again.
+    looks = ~first & (search["tries"] == 0) & ~verdict.blown_up
     rate = torch.where(looks, (1 / (1 + search["rounds"])).clamp(min=0.1), 0.0)
-    change_of_loss = torch.where(looks, (loss - search["losses"][0]) / _scale(search), 0.0)
+    went = torch.where(looks, (loss - search["losses"][0]) / _scale(search), 0.0)
     return {
         "penalty": search["penalty"] * change,
         "rounds": search["rounds"] + accepted,
         "searching": searching,
-        "tries": torch.where(accepted, 0.0, search["tries"] + 1),
-        "losses": torch.where(accepted | again, losses, search["losses"]),
+        "tries": torch.where(accepted | anew, 0.0, search["tries"] + 1),
+        "losses": torch.where(accepted | again | anew, losses, search["losses"]),
         "smooth": smooth,
-        "best": torch.where(again, smooth, best),
-        "least": torch.minimum(search["least"], best),
-        "first": torch.where(first & accepted, loss, search["first"]),
-        "rise": torch.lerp(search["rise"], change_of_loss.clamp(0, 1), rate),
-        "fall": torch.lerp(search["fall"], change_of_loss.clamp(-1, 0).neg(), rate),
+        "best": torch.where(again | anew, smooth, best),
+        "least": torch.where(anew, loss, torch.minimum(search["least"], best)),
+        "first": torch.where((first & accepted) | anew, loss, search["first"]),
+        "promised": search["promised"],
+        "rise": torch.lerp(search["rise"], went.clamp(0, 1), rate),
+        "fall": torch.lerp(search["fall"], (-went).clamp(0, 1), rate),
     }
+
+
+def _still_searching(before: Tensor, verdict: _Verdict, again: Tensor) -> Tensor:
+    """1 while ρ was never too small, ½ if it may have been, 0 if it was.
+
+    Out of reach, it may have been. A second try tells: if that is as bad, it was not ρ.
+    """
+    after = torch.where(verdict.accepted & (before < 1), 0.0, before)
+    after = torch.where(verdict.in_reach, after, after.clamp(max=0.5))
+    after = torch.where(again & (after > 0), 1.0, after)
+    return torch.where(verdict.blown_up, 0.0, after)

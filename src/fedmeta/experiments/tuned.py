@@ -28,8 +28,9 @@ def search(
 
     The federation is drawn once and its targets are taken out before anything is trained or
     scaled. Every repeat holds out another fifth of the sources, which judges, and starts from
-    other weights. A point with a diverged run is out. Points that differ only in how targets adapt,
-    where training does not look at that, are trained once.
+    other weights. A point with a diverged run is out, unless all points have one: then those with
+    the fewest are compared. Points that differ only in how targets adapt, where training does not
+    look at that, are trained once.
 
     Args:
         cell: with its grid.
@@ -53,10 +54,10 @@ def search(
         pairs = zip(repeats, trained[alike], strict=True)
         reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
         values = [each for each in reached if each is not None]
-        mean = interval(values).mean if len(values) == cell.repeats else None
+        mean = interval(values).mean if values else None
         trials.append({"point": point, "values": values, "mean": mean})
-    finished = [trial for trial in trials if trial["mean"] is not None]
-    best = max(finished, key=lambda trial: float(trial["mean"]), default=None)
+    finished = [trial for trial in trials if trial["values"]]
+    best = max(finished, key=lambda each: (len(each["values"]), each["mean"]), default=None)
     return {"trials": trials, "best": None if best is None else best["point"]}
 
 
