@@ -75,7 +75,7 @@ def test_loss_of_final_model_is_seen_on_samples_of_first_round(results: Results)
     own = {"algorithm": "admm-fedmeta", "data": {"precise": 0}, "training": {"evaluate_every": 0}}
     cell = Cell(("mine", "auto"), merged([SETTINGS, own]), 2, final_loss=True)
     still = {"algorithms": {"admm-fedmeta": {"first_penalty": 1e12}}, "training": {"rounds": 1}}
-    moving = {"training": {"rounds": 20}}
+    moving = {"training": {"rounds": 40}}
     for change in (still, moving):
         run([replace(cell, settings=merged([cell.settings, change]))], results, force=True)
         found = results.read(cell.key)

@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
 
 def train_continually(
-    cell: Cell, settings: Settings, machine: Table, progress: Progress
+    cell: Cell, settings: Settings, point: Table | None, machine: Table, progress: Progress
 ) -> list[dict[str, Any]]:
     """Train θ_p, then what the cell says from there, and judge it on both tasks.
 
@@ -47,6 +47,7 @@ def train_continually(
     Args:
         cell: with its tasks.
         settings: of the new task.
+        point: has the λ that was tuned; None takes the cell's.
         machine: settings of the machine.
         progress: given a label, the callbacks of a training.
 
@@ -59,9 +60,10 @@ def train_continually(
     priors = _priors(cell, problems, machine, progress)
     outcomes = dict(zip(cell.seeds, priors, strict=True))
     if tasks.learns:
-        strength = float(subtable(cell.settings, "prior").get("strength", 0.0))
+        declared = subtable(cell.settings, "prior").get("strength", 0.0)
+        strength = float(declared if point is None else point["strength"])
         repeats = {
-            seed: _from_prior(seeded(settings, seed), problems[seed], theta_p, strength)
+            seed: from_prior(seeded(settings, seed), problems[seed], theta_p, strength)
             for seed, theta_p in outcomes.items()
             if isinstance(theta_p, Run)
         }
@@ -130,7 +132,7 @@ def _priors(
     return _TRAINED[name]
 
 
-def _from_prior(settings: Settings, problem: Problem, theta_p: Run, strength: float) -> Repeat:
+def from_prior(settings: Settings, problem: Problem, theta_p: Run, strength: float) -> Repeat:
     """The new task, started at θ_p and, by ADMM-FedMeta with λ > 0, held near it.
 
     Other algorithms take no prior, and run without it.

@@ -7,7 +7,8 @@ An experiment file has `title`, `repeats`, `settings` that all its cells share, 
     key = "{data}/{algorithm}/{variant}"     one cell per combination of the axes it names
     algorithm = ["fedavg"]                   some choices of an axis only
     settings = { … }                         on top of the choices
-    tuned = true                             a tuning cell first; or the key of one
+    tuned = true                             a tuning cell first; or the key of one: of the
+                                             algorithm or, for a continual problem, of λ
     equal = "{data}/admm-fedmeta/default"    as many rounds as cost that cell's gradients
     tasks = { … }                            a continual problem, see `Tasks`
     final_loss = true                        keep the source meta-loss of the final model
@@ -87,9 +88,9 @@ class Declaration:
             return names
         return names[:1] if axis == "data" else list(dict.fromkeys((names[0], names[-1])))
 
-    def grid(self, algorithm: str) -> Mapping[str, Sequence[Any]]:
-        """Values to try; of the small version two of the first setting."""
-        values: Mapping[str, Sequence[Any]] = self.common["grids"][algorithm]
+    def grid(self, name: str) -> Mapping[str, Sequence[Any]]:
+        """Values to try for an algorithm, or the prior; of the small version two of the first."""
+        values: Mapping[str, Sequence[Any]] = self.common["grids"][name]
         if not self.quick:
             return values
         return {key: each[: 1 + (i == 0)] for i, (key, each) in enumerate(values.items())}
@@ -197,7 +198,8 @@ def _tuning_cell(declared: Declaration, of: Cell) -> Cell:
     blind = {"training": {"evaluate_every": 0}, "data": {"precise": 0}}
     repeats = declared.repeats if declared.quick else int(declared.common["tuning"]["repeats"])
     settings = merged([of.settings, blind])
-    return Cell(of.tuned, settings, repeats, grid=declared.grid(of.settings["algorithm"]))
+    grid = declared.grid("prior" if of.tasks else of.settings["algorithm"])
+    return Cell(of.tuned, settings, repeats, grid=grid, tasks=of.tasks)
 
 
 def _with_equal(cell: Cell, made: Mapping[Key, Cell]) -> Cell:

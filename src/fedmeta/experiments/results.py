@@ -13,7 +13,6 @@ import torch
 
 from fedmeta.errors import FedmetaError
 from fedmeta.experiments.cell import Cell, Key, built, plain, still_holds
-from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.settings import Table
 from fedmeta.storage import read_json, write_bytes, writing
 from fedmeta.tuning import nested
@@ -70,7 +69,7 @@ class Results:
 
 def point_table(cell: Cell, point: Table | None) -> Table:
     """A point of a grid as settings of the cell's algorithm."""
-    if not point or isinstance(cell.tasks, TaskSequence):  # which takes its λ by itself
+    if not point or cell.tasks is not None:  # where a point is λ, which is no setting of it
         return {}
     return {"algorithms": {cell.settings["algorithm"]: nested(point)}}
 

@@ -17,6 +17,7 @@ from fedmeta.experiments.repeats import federation, losses_of_models, record, se
 from fedmeta.experiments.results import Results, machine_words, point_table
 from fedmeta.experiments.sequences import learn
 from fedmeta.experiments.tuned import search
+from fedmeta.experiments.tuned_strength import search_strength
 from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.run_folder import versions
 from fedmeta.sequences.declaration import TaskSequence
@@ -121,9 +122,11 @@ def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) 
     elif isinstance(cell.tasks, TaskSequence):
         found = learn(cell, point, plan.machine, progress)
     elif cell.grid:
-        found = search(cell, plan.machine, progress)
+        look = search if cell.tasks is None else search_strength
+        found = look(cell, plan.machine, progress)
     elif cell.tasks is not None:
-        found = {"repeats": train_continually(cell, settings, plan.machine, progress)}
+        trained = train_continually(cell, settings, point, plan.machine, progress)
+        found = {"repeats": trained}
     else:
         repeats = [
             Repeat(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,9 +56,20 @@ def search(
         values = [each for each in reached if each is not None]
         mean = interval(values).mean if values else None
         trials.append({"point": point, "values": values, "mean": mean})
+    return {"trials": trials, "best": best_point(trials)}
+
+
+def best_point(trials: Sequence[Mapping[str, Any]]) -> Any:
+    """The point with the best mean among those with the most finished runs; None: none finished.
+
+    Example:
+        >>> trials = [{"point": 1, "values": [0.9], "mean": 0.9}]
+        >>> best_point([*trials, {"point": 2, "values": [0.7, 0.8], "mean": 0.75}])
+        2
+    """
     finished = [trial for trial in trials if trial["values"]]
     best = max(finished, key=lambda each: (len(each["values"]), each["mean"]), default=None)
-    return {"trials": trials, "best": None if best is None else best["point"]}
+    return None if best is None else best["point"]
 
 
 def _training_of(settings: Settings) -> str:
