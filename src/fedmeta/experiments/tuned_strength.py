@@ -73,4 +73,4 @@ def _on_both(outcome: Outcome, problem: Problem) -> float | None:
     found = (
         evaluate_model(model, task, [steps], execution=execution, seed=seed) for task in problem
     )
-    return short(float(np.mean([each.values[steps].mean() for each in found])))
+    return short(float(np.mean([np.mean(each.values[steps]) for each in found])))
