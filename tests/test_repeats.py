@@ -24,7 +24,7 @@ from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
 from fedmeta.repeats import train_together, what_separates
 from fedmeta.run_folder import Record, RunFolder
-from fedmeta.training import Run, train
+from fedmeta.training import Callback, Run, train
 from problems import UNEVEN, classification, flat, mlp
 
 DOUBLE = Execution(dtype="float64", path="batched")
@@ -118,6 +118,22 @@ def test_one_that_diverges_does_not_disturb_the_others(tmp_path: Path) -> None:
         assert isinstance(run, Run)
         far = flat(run.meta_model.theta) - flat(alone(seed).meta_model.theta)
         assert float(far.abs().max()) < 1e-10
+
+
+def test_training_ends_when_all_have_diverged() -> None:
+    rounds: list[int] = []
+
+    class Counting(Callback):
+        def on_round(self, record: Record) -> None:
+            rounds.append(int(record["round"]))
+
+    jobs = jobs_for((4, 5))
+    for i, job in enumerate(jobs):
+        blown = {name: leaf * torch.inf for name, leaf in job.model.theta.items()}
+        jobs[i] = replace(job, model=replace(job.model, theta=blown))
+    outcomes = train_together(jobs, callbacks=[Counting()])
+    assert all(isinstance(each, DivergedError) for each in outcomes)
+    assert len(rounds) < TRAINING.rounds
 
 
 def test_folders_are_those_of_runs(tmp_path: Path) -> None:

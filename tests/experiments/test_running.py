@@ -205,6 +205,21 @@ def test_equal_cost_scales_the_rounds(results: Results) -> None:
     assert state(equal, results) == "done"
 
 
+def test_equal_cost_at_the_same_rounds_is_not_trained_twice(results: Results) -> None:
+    equal = replace(
+        CELL, key=("mine", "fedavg-equal"), equal=("mine", "x"), equal_settings=SETTINGS
+    )
+    run([CELL, equal], results)
+    mine = results.read(CELL.key)
+    assert mine is not None
+    results.write(CELL.key, {**mine, "repeats": [{**each, "mark": 1} for each in mine["repeats"]]})
+    run([equal], results, force=True)
+    found = results.read(equal.key)
+    assert found is not None
+    assert [each["mark"] for each in found["repeats"]] == [1, 1]
+    assert state(equal, results) == "done"
+
+
 def test_selection_brings_what_it_rests_on() -> None:
     assert selected([TUNING, CELL, TUNED], ["mine/tu*"]) == [TUNING, TUNED]
     with pytest.raises(SettingError, match="no cell fits"):
