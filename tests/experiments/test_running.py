@@ -222,5 +222,8 @@ def test_equal_cost_at_the_same_rounds_is_not_trained_twice(results: Results) ->
 
 def test_selection_brings_what_it_rests_on() -> None:
     assert selected([TUNING, CELL, TUNED], ["mine/tu*"]) == [TUNING, TUNED]
+    more = replace(TUNING, key=("tuning", "more"), tuned=TUNING.key)
+    last = replace(CELL, key=("mine", "last"), tuned=more.key)
+    assert selected([TUNING, CELL, more, last], ["mine/la*"]) == [TUNING, more, last]
     with pytest.raises(SettingError, match="no cell fits"):
         selected([CELL], ["nothing"])

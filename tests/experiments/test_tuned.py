@@ -19,7 +19,10 @@ GRID = {"step_size": [0.1, 0.3], "inner.step_size": [0.01, 1.0]}
 
 
 def searched(
-    algorithm: str, grid: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
+    algorithm: str,
+    grid: dict[str, list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+    base: dict[str, float] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """What a search finds, and how many trainings it took."""
     count, train = 0, tuned.train_repeats
@@ -31,7 +34,7 @@ def searched(
 
     monkeypatch.setattr(tuned, "train_repeats", counted)
     cell = Cell(("tuning", "x"), {**SMALL, "algorithm": algorithm}, 2, grid=grid)
-    found = tuned.search(cell, {"execution": {"threads": 1}}, lambda _: [])
+    found = tuned.search(cell, base or {}, {"execution": {"threads": 1}}, lambda _: [])
     monkeypatch.undo()
     return found, count
 
@@ -49,3 +52,12 @@ def test_fedavg_is_trained_once_for_all_ways_to_adapt(monkeypatch: pytest.Monkey
 def test_meta_learners_are_trained_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     _, count = searched("per-fedavg", GRID, monkeypatch)
     assert count == 4
+
+
+def test_a_search_after_another_keeps_what_that_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = {"step_size": 0.9, "inner.step_size": 1.0}
+    found, _ = searched("fedavg", {"step_size": [0.1, 0.3]}, monkeypatch, base)
+    whole, _ = searched("fedavg", GRID, monkeypatch)
+    points = [trial["point"] for trial in found["trials"]]
+    assert points == [{"step_size": step, "inner.step_size": 1.0} for step in (0.1, 0.3)]
+    assert found["trials"] == [whole["trials"][1], whole["trials"][3]]

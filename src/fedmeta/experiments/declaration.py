@@ -9,6 +9,8 @@ An experiment file has `title`, `repeats`, `settings` that all its cells share, 
     settings = { … }                         on top of the choices
     tuned = true                             a tuning cell first; or the key of one: of the
                                              algorithm or, for a continual problem, of λ
+    tuned_after = "{data}/{algorithm}"       that tuning cell first: all but the first setting of
+                                             the grid stays as that one found it
     equal = "{data}/admm-fedmeta/default"    as many rounds as cost that cell's gradients
     tasks = { … }                            a continual problem, see `Tasks`
     final_loss = true                        keep the source meta-loss of the final model
@@ -36,7 +38,7 @@ TUNING = "tuning"
 """The folder of the results of tuning cells."""
 
 Axes = Mapping[str, Mapping[str, Table]]
-_OF_A_BLOCK = ("key", "settings", "tuned", "equal", "tasks", "final_loss")
+_OF_A_BLOCK = ("key", "settings", "tuned", "tuned_after", "equal", "tasks", "final_loss")
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,11 @@ def cells(name: str, *, quick: bool = False) -> list[Cell]:
         return sequence_cells(declared.content, declared.repeats, TUNING, quick=quick)
     made: dict[Key, Cell] = {}
     for block in declared.content["cells"]:
-        for each in _expanded(declared, block):
+        for each, after in _expanded(declared, block):
             if each.key in made:
                 raise SettingError(f"{name}.toml declares {each.path} twice", "rename one")
             if each.tuned is not None and each.tuned not in made:
-                made[each.tuned] = _tuning_cell(declared, each)
+                made[each.tuned] = _tuning_cell(declared, each, after)
             made[each.key] = each
     return [_with_equal(each, made) for each in made.values()]
 
@@ -137,8 +139,8 @@ def _read(name: str) -> Table:
     return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def _expanded(declared: Declaration, block: Table) -> Iterator[Cell]:
-    """One cell per combination of the axes that the block's key names."""
+def _expanded(declared: Declaration, block: Table) -> Iterator[tuple[Cell, Key | None]]:
+    """One cell per combination of the axes that the key names, and what it is tuned after."""
     names = _fields(block["key"])
     for name in block:
         if name not in (*names, *_OF_A_BLOCK):
@@ -152,10 +154,10 @@ def _expanded(declared: Declaration, block: Table) -> Iterator[Cell]:
         settings = merged([shared, *layers, own, small.get("settings", {})])
         if declared.quick and "data" in chosen:
             chosen["data"] = small["settings"]["data"]["name"]
-        tuned, equal = block.get("tuned"), block.get("equal")
+        tuned, after, equal = (block.get(name) for name in ("tuned", "tuned_after", "equal"))
         if tuned is not None:
             tuned = _key(TUNING, block["key"] if tuned is True else tuned, chosen)
-        yield Cell(
+        cell = Cell(
             _key(declared.name, block["key"], chosen),
             _named(settings),
             declared.repeats,
@@ -164,6 +166,7 @@ def _expanded(declared: Declaration, block: Table) -> Iterator[Cell]:
             tasks=Tasks(**block["tasks"]) if "tasks" in block else None,
             final_loss=block.get("final_loss", False),
         )
+        yield cell, None if after is None else _key(TUNING, after, chosen)
 
 
 def _fields(template: str) -> list[str]:
@@ -188,8 +191,10 @@ def _named(settings: Table) -> Table:
     return {**settings, "algorithms": merged([own, named])}
 
 
-def _tuning_cell(declared: Declaration, of: Cell) -> Cell:
+def _tuning_cell(declared: Declaration, of: Cell, after: Key | None) -> Cell:
     """The search that finds a point for a cell, on its own settings.
+
+    After another search it tries values of the first setting alone.
 
     How often and how precisely targets are looked at is none of its business, so that experiments
     that differ in this share it.
@@ -199,7 +204,9 @@ def _tuning_cell(declared: Declaration, of: Cell) -> Cell:
     repeats = declared.repeats if declared.quick else int(declared.common["tuning"]["repeats"])
     settings = merged([of.settings, blind])
     grid = declared.grid("prior" if of.tasks else of.settings["algorithm"])
-    return Cell(of.tuned, settings, repeats, grid=grid, tasks=of.tasks)
+    if after is not None:
+        grid = dict([next(iter(grid.items()))])
+    return Cell(of.tuned, settings, repeats, tuned=after, grid=grid, tasks=of.tasks)
 
 
 def _with_equal(cell: Cell, made: Mapping[Key, Cell]) -> Cell:

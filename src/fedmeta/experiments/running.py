@@ -68,7 +68,10 @@ def selected(cells: Sequence[Cell], patterns: Iterable[str]) -> list[Cell]:
     fit = [each for each in cells if any(fnmatchcase(each.path, p) for p in wanted)]
     if not fit:
         raise SettingError(f"no cell fits {' or '.join(wanted)}", "see --list")
-    keys = {each.key for each in fit} | {each.tuned for each in fit}
+    keys = {each.key for each in fit}
+    rests_on = {each.key: each.tuned for each in cells if each.tuned is not None}
+    while missing := {rests_on[key] for key in keys if key in rests_on} - keys:
+        keys |= missing
     return [each for each in cells if each.key in keys]
 
 
@@ -122,8 +125,10 @@ def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) 
     elif isinstance(cell.tasks, TaskSequence):
         found = learn(cell, point, plan.machine, progress)
     elif cell.grid:
-        look = search if cell.tasks is None else search_strength
-        found = look(cell, plan.machine, progress)
+        if cell.tasks is None:
+            found = search(cell, point or {}, plan.machine, progress)
+        else:
+            found = search_strength(cell, plan.machine, progress)
     elif cell.tasks is not None:
         trained = train_continually(cell, settings, point, plan.machine, progress)
         found = {"repeats": trained}

@@ -22,7 +22,7 @@ from fedmeta.tuning import HELD_OUT, grid
 
 
 def search(
-    cell: Cell, machine: Table, progress: Callable[[str], Sequence[Callback]]
+    cell: Cell, base: Table, machine: Table, progress: Callable[[str], Sequence[Callback]]
 ) -> dict[str, Any]:
     """Try every point of the grid; returns `trials` and the `best` point, if any finished.
 
@@ -34,12 +34,13 @@ def search(
 
     Args:
         cell: with its grid.
+        base: what all points have in common: the best point of an earlier search, or nothing.
         machine: settings of the machine.
         progress: given a label, the callbacks of a point.
     """
     trials: list[dict[str, Any]] = []
     trained: dict[str, list[Outcome]] = {}
-    for point in grid(cell.grid):
+    for point in ({**base, **each} for each in grid(cell.grid)):
         settings = cell.build(point_table(cell, point), machine)
         data = replace(settings.data, scaling_from="sources")  # the pool has the targets
         drawn = federation(data, settings.training.seed)
