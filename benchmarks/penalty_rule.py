@@ -3,7 +3,7 @@ r"""Other constants for the rule that finds ρ, judged on held-out source nodes,
     python -m benchmarks.penalty_rule --data cifar100 --folder DATA --device cuda \
         --change progress=1.2 --change progress=1.2,rescue=2 --results build/penalty_rule.json
 
-A change names options of ADMM-FedMeta, such as averaging=0.8, and constants of
+A change names options of ADMM-FedMeta, such as longest_step=0.02, and constants of
 `fedmeta.algorithms.automatic_penalty` without their underscore. Seeds begin at 100: those of the
 tables are never seen. Needs the core alone.
 """

@@ -133,6 +133,7 @@ def test_training_ends_when_all_have_diverged() -> None:
         jobs[i] = replace(job, model=replace(job.model, theta=blown))
     outcomes = train_together(jobs, callbacks=[Counting()])
     assert all(isinstance(each, DivergedError) for each in outcomes)
+    assert rounds == list(range(1, len(rounds) + 1))
     assert len(rounds) < TRAINING.rounds
 
 

@@ -29,6 +29,7 @@ from fedmeta import (
 NETWORK = ModelSettings("cnn")
 STEPS = (0.03, 0.1, 0.3, 1.0)  # α to choose from
 RATES = (0.03, 0.1, 0.3)  # η to choose from, of FedAvg and of training from scratch
+LONGEST = (0.02, 0.04, 0.08)  # the longest step to choose from, of ADMM-FedMeta
 HELD_OUT = 0.2
 """The share of source people that plays target while tuning."""
 
@@ -39,7 +40,7 @@ Setting = dict[str, float]
 def candidates() -> dict[str, list[Setting]]:
     """What each method may choose from. FedAvg's training does not look at α: see `tried`."""
     return {
-        "admm-fedmeta": [{"α": size} for size in STEPS],
+        "admm-fedmeta": [{"longest": step, "α": size} for step in LONGEST for size in STEPS],
         "fedavg": [{"η": rate} for rate in RATES],
         "scratch": [{"η": rate} for rate in RATES],
     }
@@ -49,7 +50,7 @@ def method(name: str, setting: Setting) -> Algorithm:
     """A method with its settings."""
     inner = Adaptation(setting.get("α", STEPS[0]), scope="head")
     if name == "admm-fedmeta":
-        return ADMMFedMeta(inner=inner)
+        return ADMMFedMeta(inner=inner, longest_step=setting["longest"])
     if name == "fedavg":
         return FedAvg(setting["η"], local_steps=5, inner=inner)
     return LocalOnly(setting["η"], steps=100)

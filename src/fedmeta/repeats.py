@@ -212,9 +212,9 @@ def train_together(
             state, nodes, reading = engine.round(state, nodes, number)
             readings.append(reading)
             if number > 1:  # the round before, while the device computes this one
+                _tell(callbacks, number - 1, readings[-2].of(0))
                 if not any(readings[-2].of(i).finite for i in range(count)):
                     break  # all have diverged
-                _tell(callbacks, number - 1, readings[-2].of(0))
             if first.training.evaluates(number):
                 evaluations[number] = [
                     job.evaluate(_repeat(state, i)) for i, job in enumerate(jobs)

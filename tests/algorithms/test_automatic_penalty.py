@@ -22,7 +22,7 @@ from fedmeta.tree import Tree
 from problems import LAYOUTS, classification, double, engine_for, softmax_regression, trace
 
 ALL = torch.tensor(1.0, dtype=torch.float64)
-STARTS = (1e-6, 1e-3, 1.0, 1e3, 1e6)
+STARTS = (1e-6, 1e3, 1e4, 1e6)
 PLAIN = ADMMFedMeta(Adaptation(0.3), resplit=False)
 MODEL = double(softmax_regression())
 FAR = {name: leaf + 0.5 for name, leaf in MODEL.theta.items()}
@@ -151,6 +151,56 @@ def test_luck_does_not_end_the_search() -> None:
     assert float(memory["search"]["penalty"]) < 2e5
 
 
+def test_a_lucky_first_loss_does_not_stop_it() -> None:
+    """However flat and quiet the losses are that follow."""
+    for noise in (0.0, 0.005, 0.02):
+        draw = torch.Generator().manual_seed(6)
+        theta: Tree = {"x": torch.full((30,), 0.2, dtype=torch.float64)}
+        memory, rejected = automatic.start(theta, 1e3), 0
+        for number in range(200):
+            true = 1 + theta["x"].square().sum()
+            seen = true * (1 + noise * torch.randn((), generator=draw, dtype=torch.float64))
+            seen = 0.55 * seen if number == 0 else seen
+            theta, memory, numbers = automatic.step(
+                theta, memory, {"x": -2 * theta["x"]}, seen, ALL
+            )
+            rejected += int(numbers["rejected"])
+        assert float(memory["accepted"]["x"].abs().max()) < 0.05
+        assert rejected < 20
+
+
+def test_rho_stays_finite() -> None:
+    """Whatever losses do, and for however long."""
+    for losses in (
+        [1.0] + [1.8] * 300,
+        [1.0] + [float("nan")] * 300,
+        [0.0] * 300,
+        [1.0, 9.0] * 150,
+    ):
+        theta: Tree = {"x": torch.ones(3)}
+        memory = automatic.start(theta, 1e3)
+        for loss in losses:
+            theta, memory, numbers = automatic.step(
+                theta, memory, {"x": torch.ones(3)}, torch.tensor(loss), torch.tensor(1.0)
+            )
+            assert all(bool(value.isfinite()) for value in numbers.values())
+        assert tree.is_finite(theta)
+
+
+@pytest.mark.parametrize("between", [1.25, 2.6])
+def test_a_second_look_gives_rho_back(between: float) -> None:
+    """After a mere rejection as after a blow-up: what is no better was not the step's fault."""
+    theta: Tree = {"x": torch.ones(2, dtype=torch.float64)}
+    dual = {"x": torch.full((2,), 1000.0, dtype=torch.float64)}
+    memory = automatic.start(theta, 5e3)
+    for loss in (1.0, 1.0, between, 1.25):
+        theta, memory, numbers = automatic.step(
+            theta, memory, dual, torch.tensor(loss).double(), ALL
+        )
+    assert float(numbers["rejected"]) == 1
+    assert float(numbers["penalty"]) == pytest.approx(2500)
+
+
 def test_contributions_that_point_uphill_do_not_lead_there() -> None:
     """As difference quotients gone wrong do: downhill at first, then up, however short the step."""
     theta = {"x": torch.full((5,), 0.5, dtype=torch.float64)}
@@ -273,7 +323,13 @@ def test_what_needs_a_penalty_that_nodes_know(wrong: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"penalty": "automatic"}, {"first_penalty": 0.0}, {"averaging": 1.0}]
+    "wrong",
+    [
+        {"penalty": "automatic"},
+        {"first_penalty": 0.0},
+        {"averaging": 1.0},
+        {"longest_step": 0.0},
+    ],
 )
 def test_bad_settings(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError):

@@ -11,7 +11,7 @@ from fedmeta.settings import build_settings
 
 
 def test_constants_are_changed_for_a_trial_alone() -> None:
-    before = automatic_penalty._LONGEST
+    before = automatic_penalty._SEARCH
     settings = build_settings(
         {
             "data": {"name": "digits", "nodes": 12},
@@ -20,8 +20,8 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
     )
     seeds = range(100, 102)
     as_it_is = tried(settings, seeds, changed("as-it-is").constants)
-    short_steps = tried(settings, seeds, changed("longest=1e-6").constants)
-    assert before == automatic_penalty._LONGEST
+    short_steps = tried(settings, seeds, changed("search=1e-6").constants)
+    assert before == automatic_penalty._SEARCH
     assert all(share == pytest.approx(1, abs=0.01) for share in short_steps["loss_left"])
     assert short_steps["not_halved"] == 2
     assert max(as_it_is["loss_left"]) < 0.9
@@ -30,8 +30,8 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
 def test_what_cannot_be_changed_is_refused() -> None:
     with pytest.raises(SettingError, match="'lenght' is neither"):
         changed("lenght=3")
-    with pytest.raises(SettingError, match="'longest' gives no number"):
-        changed("longest")
+    with pytest.raises(SettingError, match="'search' gives no number"):
+        changed("search")
 
 
 def test_runs_that_diverge_are_counted() -> None:

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from fedmeta import tree
-from fedmeta.algorithms import automatic_penalty
 from fedmeta.data import load, unpacked
 from fedmeta.errors import DataError, RunFolderError, SettingError
 from fedmeta.meta_model import MetaModel, load_theta
@@ -75,11 +74,9 @@ def test_the_path_adds_up_to_the_fall_of_the_loss(tasks: Path, tmp_path: Path) -
     assert work == pytest.approx(losses[0] - losses[-1], rel=0.1)
 
 
-def test_steps_that_were_taken_back_are_not_on_the_path(
-    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_were_taken_back_are_not_on_the_path(tasks: Path, tmp_path: Path) -> None:
     """Under "auto" the path leads from θ¹ to the last accepted θ, whatever was tried."""
-    monkeypatch.setattr(automatic_penalty, "_LONGEST", 100.0)  # so that some steps are bad
+    bold = {"longest_step": 100.0, "resplit": False}  # so that some steps are bad
 
     def kept(rounds: int, start: float) -> tuple[dict[str, torch.Tensor], int]:
         folder = tmp_path / f"{rounds}-{start}"
@@ -87,7 +84,7 @@ def test_steps_that_were_taken_back_are_not_on_the_path(
             str(folder),
             importance="path",
             training={"rounds": rounds},
-            algorithms={"admm-fedmeta": {"first_penalty": start, "resplit": False}},
+            algorithms={"admm-fedmeta": {"first_penalty": start, **bold}},
         )
         file = folder / f"checkpoints/round-{rounds:06d}/state.safetensors"
         return read_tensors(file, "checkpoint")[0], sum(r["rejected"] for r in run.history)

@@ -59,6 +59,8 @@ class ADMMFedMeta(MetaLearner):
         prior: λ, θ_p and the divergence, or None.
         first_penalty: ρ of the first round under "auto"; 1/ρ is how far what a layer puts out moves
             then, as a share of what goes in.
+        longest_step: the largest 1/ρ under "auto". Shorter steps learn slower and may generalise
+            better: `fedmeta tune --grid longest_step=0.005,0.01,0.02` finds out.
         averaging: under "auto" the model is an average of the accepted θ, in which older ones fade
             by this factor 0 ≤ β < 1 from round to round; 0 is the last one alone.
 
@@ -83,6 +85,7 @@ class ADMMFedMeta(MetaLearner):
     prior: Regularizer | None = None
     resplit: bool = field(default=True, kw_only=True)
     first_penalty: float = field(default=1000.0, kw_only=True)
+    longest_step: float = field(default=0.01, kw_only=True)
     averaging: float = field(default=0.9, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -105,6 +108,7 @@ class ADMMFedMeta(MetaLearner):
             for node, rho in rhos.items():
                 require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
         require_positive("first_penalty", self.first_penalty)
+        require_positive("longest_step", self.longest_step)
         fades = 0 <= self.averaging < 1
         require(fades, "averaging", self.averaging, "a number from 0 to below 1")
 
@@ -277,7 +281,7 @@ class ADMMFedMeta(MetaLearner):
             loss = loss + prior.value(state.theta)
             dual = {**dual, **tree.subtract(split(dual)[0], prior.gradient(state.theta))}
         updated, memory, metrics = automatic_penalty.step(
-            joint, state.memory, dual, loss, total.weight, self.averaging
+            joint, state.memory, dual, loss, total.weight, self.averaging, self.longest_step
         )
         return self.parted(updated, memory), metrics
 

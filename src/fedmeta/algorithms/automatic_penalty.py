@@ -25,8 +25,8 @@ _EXCUSED = 5.0
 # a new best; and multiplied by: when a round was rejected, and when it blew up.
 _SEARCH, _PROGRESS = 2.0, 1.1
 _REJECTED, _RESCUE = 2.0, 10.0
-# The longest step: what a layer puts out moves by this share of what goes in.
-_LONGEST = 0.01
+_LARGEST = 1e12  # beyond which a ρ is as good as infinite
+_TINY = 1e-12  # by which nothing is divided
 
 
 def start(theta: Tree, penalty: float) -> dict[str, Tree]:
@@ -48,6 +48,8 @@ def start(theta: Tree, penalty: float) -> dict[str, Tree]:
             "rounds": zero,
             "searching": zero + 1,
             "tries": zero,
+            "blows": zero,
+            "trusted": zero + penalty,
             "losses": zero.new_full((_WINDOW,), torch.inf),
             "smooth": zero,
             "best": zero + torch.inf,
@@ -67,6 +69,7 @@ def step(
     loss: Tensor,
     share: Tensor,
     averaging: float = 0.0,
+    longest: float = 0.01,
 ) -> tuple[Tree, dict[str, Tree], Metrics]:
     """The next θ to try, from Σy_i and the loss at the one that was tried.
 
@@ -81,27 +84,29 @@ def step(
     P⁻¹M has the directions of M with all singular values alike, 1/ρ (`spectral`): however small a
     part of the gradient a direction is, a layer moves along it as far as along any other. So 1/ρ is
     how far what a layer puts out moves, as a share of what goes in, whatever the scale of the loss;
-    never more than a hundredth in a round.
+    never more than `longest` in a round. (Where a layer has more outputs than inputs, all of this
+    in the root mean square: `spectral` has a factor for it.)
 
     Whether θ⁺ was good is known when the next round tells F(θ⁺). With B the best smoothed loss and
-    R = F(θ¹), a round is taken back if its loss is not finite, exceeds the last five accepted ones
-    by R/10, or exceeds both the last one and B by 3R/10. Then θ⁺ = θ + P⁻¹Y from the last accepted
-    θ, with a ρ twice as large (ten times, if the loss exceeds B by R or is not finite) and without
-    older contributions. ⟨Y, P⁻¹Y⟩ > 0, so a small enough step lowers a smooth loss, and every
-    search ends.
+    R = F(θ¹), a round is taken back if its loss is not finite, exceeds the largest of the last five
+    by R/10, exceeds the least B so far by 4R/10, or exceeds both the last one and B + 3R/10. Then
+    θ⁺ = θ + P⁻¹Y from the last accepted θ, with a ρ twice as large (ten times, if the loss exceeds
+    B by R or is not finite) and without older contributions. ⟨Y, P⁻¹Y⟩ > 0, so a small enough step
+    lowers a smooth loss, and where losses are not noisy every search ends.
 
     Where samples or nodes are drawn anew losses are noisy, and a rise need not be the step's fault:
 
-    - All bounds widen by twice the noise, the lesser of the mean rise and the mean fall of the loss
-      from one accepted round to the next.
-    - A step promises to lower the loss by ⟨Y, θ⁺ − θ⟩. If it rose by more than five times that, a
-      step that is too long would have had to be twelve times too long; unless the loss exceeds B by
-      R, it was noise, and stays.
+    - All bounds widen by twice the noise: the mean rise or the mean fall from the loss that was
+      last taken to that of a first try, whichever is less.
+    - A step promises to lower the loss by |⟨Y, θ⁺ − θ⟩|, layer by layer. If it rose by more than
+      five times that, a step that is too long would have had to be twelve times too long; unless
+      the loss exceeds B by R, it was noise, and stays.
     - If a second try, half as long, is no better, B was luck: B becomes what was seen, and ρ what
-      it was before. But never is a loss taken that exceeds the least B so far by 4R/10, so that
+      it was before. But no loss is taken so that exceeds the least B so far by 4R/10: then
       contributions that point uphill (difference quotients may be that wrong) do not lead there.
     - If three tries in a row blow up, the last a hundred times as short as the first, but stay
-      finite, so was the loss of the accepted θ luck: the search begins anew with what was seen.
+      finite, the loss of the accepted θ was luck: ρ becomes what it was, and B, R and the least B
+      what was seen. So they do if a loss stays as noise that exceeds the least B by 4R/10.
 
     After a good round ρ falls by half until it was too small for the first time; from then on by a
     tenth whenever B falls, and by half again where a step promises less than the noise, since then
@@ -116,6 +121,7 @@ def step(
         share: Σw_i over the nodes that were counted, 1 if all were.
         averaging: β of the average of accepted θ: β of what it was and 1 − β of a new one, or an
             equal share for each, while there are fewer than 1/(1 − β).
+        longest: the longest step 1/ρ.
 
     Returns:
         The next θ, the new memory, and numbers to log, the loss being the last seen of the accepted
@@ -139,7 +145,7 @@ def step(
     average = {n: torch.lerp(leaf, place[n], rate) for n, leaf in memory["average"].items()}
 
     updated = _searched(search, verdict, loss)
-    rho = updated["penalty"].clamp(min=1 / _LONGEST)
+    rho = updated["penalty"].clamp(1 / longest, _LARGEST)
     moved = tree.scale(1 / rho, spectral.directions(m))
     promised = torch.stack([(dual[n] * leaf).sum() for n, leaf in moved.items()]).abs().sum()
     numbers = {
@@ -197,7 +203,8 @@ def _judged(search: Tree, loss: Tensor, finite_slope: Tensor, share: Tensor) -> 
 
 def _scale(search: Tree) -> Tensor:
     """R: what losses are measured by."""
-    return torch.maximum(search["first"] - search["best"], search["first"].abs())
+    scale = torch.maximum(search["first"] - search["best"], search["first"].abs())
+    return scale.clamp(min=_TINY)
 
 
 def _noise(search: Tree) -> Tensor:
@@ -213,32 +220,38 @@ def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
     # A second try lies so near the accepted θ that its loss is a second look at the same place.
     again = ~accepted & verdict.bearable & ~verdict.blown_up & (search["tries"] > 0)
     # Steps a hundred times as short end as far off: what the accepted θ showed was sheer luck.
-    anew = verdict.blown_up & loss.isfinite() & (search["tries"] > 1)
+    blows = torch.where(verdict.blown_up & loss.isfinite(), search["blows"] + 1, 0.0)
+    anew = blows > 2
+    # So it was if a loss stays that no step explains and that is higher than any that may stay.
+    luck = anew | (accepted & ~verdict.bearable)
     searching = torch.where(anew, 1.0, _still_searching(search["searching"], verdict, again))
     unseen = search["promised"] < _noise(search) * _scale(search)
     slowly = torch.where(progress, 1 / _PROGRESS, 1.0)
     good = torch.where((searching > 0) | unseen, 1 / _SEARCH, slowly)
-    bad = torch.where(again, 1 / _REJECTED, torch.where(verdict.blown_up, _RESCUE, _REJECTED))
+    bad = torch.where(verdict.blown_up, _RESCUE, _REJECTED)
     change = torch.where(accepted, torch.where(first, 1.0, good), bad)
-    change = torch.where(anew, _RESCUE**-2, change)
+    penalty = torch.where(again | anew, search["trusted"], search["penalty"] * change)
     smooth = torch.where(accepted | again, smooth, search["smooth"])
-    smooth = torch.where(anew, loss, smooth)
+    smooth = torch.where(luck, loss, smooth)
     best = torch.where(accepted, torch.minimum(search["best"], smooth), search["best"])
     losses = torch.cat([loss.unsqueeze(0), search["losses"][:-1]])
+    higher = torch.maximum(search["first"], loss)
     # First tries alone: a second one looks at the same place again.
     looks = ~first & (search["tries"] == 0) & ~verdict.blown_up
     rate = torch.where(looks, (1 / (1 + search["rounds"])).clamp(min=0.1), 0.0)
     went = torch.where(looks, (loss - search["losses"][0]) / _scale(search), 0.0)
     return {
-        "penalty": search["penalty"] * change,
+        "penalty": penalty,
+        "trusted": torch.where(search["tries"] > 0, search["trusted"], search["penalty"]),
         "rounds": search["rounds"] + accepted,
         "searching": searching,
         "tries": torch.where(accepted | anew, 0.0, search["tries"] + 1),
+        "blows": torch.where(anew, 0.0, blows),
         "losses": torch.where(accepted | again | anew, losses, search["losses"]),
         "smooth": smooth,
-        "best": torch.where(again | anew, smooth, best),
-        "least": torch.where(anew, loss, torch.minimum(search["least"], best)),
-        "first": torch.where((first & accepted) | anew, loss, search["first"]),
+        "best": torch.where(again | luck, smooth, best),
+        "least": torch.where(luck, loss, torch.minimum(search["least"], best)),
+        "first": torch.where(first & accepted, loss, torch.where(luck, higher, search["first"])),
         "promised": search["promised"],
         "rise": torch.lerp(search["rise"], went.clamp(0, 1), rate),
         "fall": torch.lerp(search["fall"], (-went).clamp(0, 1), rate),
