@@ -212,12 +212,23 @@ def test_equal_cost_at_the_same_rounds_is_not_trained_twice(results: Results) ->
     run([CELL, equal], results)
     mine = results.read(CELL.key)
     assert mine is not None
-    results.write(CELL.key, {**mine, "repeats": [{**each, "mark": 1} for each in mine["repeats"]]})
-    run([equal], results, force=True)
+    marked = [{**each, "mark": 1} for each in mine["repeats"]]
+    results.write(CELL.key, {**mine, "repeats": marked, "date": "2000-01-01"})
+    results.file(equal.key).unlink()
+    run([equal], results)
     found = results.read(equal.key)
     assert found is not None
     assert [each["mark"] for each in found["repeats"]] == [1, 1]
+    assert found["date"] == "2000-01-01"
     assert state(equal, results) == "done"
+
+
+def test_what_rests_on_a_search_that_was_not_run_is_not_run(results: Results) -> None:
+    run([TUNING, TUNED], results)
+    other = replace(TUNING, grid={"step_size": [-1.0]})
+    ended = run([other, TUNED], results)
+    assert [each.state for each in ended] == ["failed", "failed"]
+    assert ended[1].problem == ended[0].problem
 
 
 def test_selection_brings_what_it_rests_on() -> None:

@@ -122,14 +122,20 @@ def _priors(
 ) -> list[Outcome]:
     """θ_p of every seed: ADMM-FedMeta on the prior task. Cells that share it train it once."""
     assert isinstance(cell.tasks, Tasks)
-    own = dict(cell.tasks.training)
-    settings = built(cell.settings, {"algorithm": ADMMFedMeta.name}, own, machine)
+    settings = prior_settings(cell, machine)
     name = f"{settings} {cell.tasks.prior} {cell.repeats}"
     if name not in _TRAINED:
         _TRAINED.clear()
         repeats = [Repeat(seeded(settings, seed), problems[seed].prior) for seed in cell.seeds]
         _TRAINED[name] = train_repeats(repeats, progress(f"θ_p of {cell.path}"))
     return _TRAINED[name]
+
+
+def prior_settings(cell: Cell, machine: Table) -> Settings:
+    """What θ_p is trained with."""
+    assert isinstance(cell.tasks, Tasks)
+    own = dict(cell.tasks.training)
+    return built(cell.settings, {"algorithm": ADMMFedMeta.name}, own, machine)
 
 
 def from_prior(settings: Settings, problem: Problem, theta_p: Run, strength: float) -> Repeat:

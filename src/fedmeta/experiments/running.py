@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import FedmetaError, SettingError
-from fedmeta.experiments.cell import Cell, built, plain
+from fedmeta.experiments.cell import Cell, Key, built, plain
 from fedmeta.experiments.continual import train_continually
 from fedmeta.experiments.repeats import federation, losses_of_models, record, seeded
 from fedmeta.experiments.results import Results, machine_words, point_table
@@ -23,6 +23,8 @@ from fedmeta.run_folder import versions
 from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.settings import Settings, Table
 from fedmeta.training import Callback, gradient_evaluations
+
+_OF_A_RUN = ("versions", "machine", "precision", "date", "seconds")  # not of what is declared
 
 State = Literal["done", "outdated", "to run", "cannot run"]
 
@@ -97,18 +99,25 @@ def run_cells(
         progress: given a label, the callbacks of its training.
     """
     started = time.monotonic()
+    missing: dict[Key, Ended] = {}  # what was not run, though it is asked for
+
+    def not_run(ended: Ended) -> Ended:
+        return missing.setdefault(ended.cell.key, ended)
+
     for cell in cells:
-        if not plan.force and state(cell, plan.results) == "done":
+        if cell.tuned in missing:
+            yield not_run(replace(missing[cell.tuned], cell=cell, seconds=0.0))
+        elif not plan.force and state(cell, plan.results) == "done":
             yield Ended(cell, "kept")
         elif plan.seconds is not None and time.monotonic() - started > plan.seconds:
-            yield Ended(cell, "no time")
+            yield not_run(Ended(cell, "no time"))
         else:
             begun = time.monotonic()
             try:
                 _run(cell, plan, progress)
                 yield Ended(cell, "ran", time.monotonic() - begun)
             except FedmetaError as error:
-                yield Ended(cell, "failed", time.monotonic() - begun, str(error))
+                yield not_run(Ended(cell, "failed", time.monotonic() - begun, str(error)))
 
 
 def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) -> None:
@@ -119,9 +128,10 @@ def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) 
     same = None
     if cell.equal is not None:
         unscaled, settings = settings, _scaled(cell, settings, plan)
-        same = plan.results.current(_unscaled(cell)) if settings == unscaled else None
+        if settings == unscaled and not plan.force:
+            same = plan.results.current(_unscaled(cell))
     if same is not None:
-        found: dict[str, Any] = {"repeats": same["repeats"]}
+        found: dict[str, Any] = {name: same[name] for name in (*_OF_A_RUN, "repeats")}
     elif isinstance(cell.tasks, TaskSequence):
         found = learn(cell, point, plan.machine, progress)
     elif cell.grid:

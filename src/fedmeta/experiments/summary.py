@@ -63,9 +63,19 @@ def _nested(entries: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
 
 def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
     for key, result in found.items():
-        judged = [trial["mean"] for trial in result["trials"] if trial["point"] == result["best"]]
-        best = rounded(100 * judged[0]) if judged else None
-        yield key, {"best": result["best"], "held_out": best, "points": len(result["trials"])}
+        judged = [trial for trial in result["trials"] if trial["point"] == result["best"]]
+        best: dict[str, Any] = judged[0] if judged else {"mean": None, "values": []}
+        seeds = result["seeds"]
+        yield (
+            key,
+            {
+                "best": result["best"],
+                "held_out": None if best["mean"] is None else rounded(100 * best["mean"]),
+                "points": len(result["trials"]),
+                "n": len(seeds),
+                "diverged": len(seeds) - len(best.get("values", seeds)),  # sequences have none
+            },
+        )
 
 
 def _by_protocol(found: Found) -> Iterable[tuple[Key, Any]]:

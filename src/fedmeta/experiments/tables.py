@@ -161,11 +161,16 @@ def _points(row: Entry) -> str:
 def tuning(summary: Summary) -> str:
     """The points that were chosen on held-out source nodes."""
     rows = [
-        [*map(named, key), _assigned(found["best"]), f"{found['held_out']}", f"{found['points']}"]
+        [*map(named, key), _assigned(found["best"]), _held_out(found), f"{found['points']}"]
         for key, found in _leaves(summary["tuning"], "points")
     ]
     heads = ["partition", "data", "algorithm", "variant", "best of the grid", "held out, %"]
     return markdown([*heads, "points"], rows)
+
+
+def _held_out(found: Mapping[str, Any]) -> str:
+    lost = f", {found['diverged']} of {found['n']} diverged" if found["diverged"] else ""
+    return f"{found['held_out']}{lost}"
 
 
 def _assigned(point: Mapping[str, Any] | None) -> str:

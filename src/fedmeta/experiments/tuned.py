@@ -1,4 +1,4 @@
-"""Tuning cells: `fedmeta.tuning`'s rule with the repeats of a point trained together."""
+"""Tuning cells: judged as by `fedmeta.tuning`, with the repeats of a point trained together."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ import numpy as np
 from fedmeta.engines.execution import Execution
 from fedmeta.evaluation import evaluate_model
 from fedmeta.experiments.cell import Cell, Tasks
-from fedmeta.experiments.continual import Problem, draw, from_prior
+from fedmeta.experiments.continual import Problem, draw, from_prior, prior_settings
 from fedmeta.experiments.repeats import pool, seeded, short
 from fedmeta.experiments.tuned import best_point
 from fedmeta.intervals import interval
 from fedmeta.plain import from_plain
 from fedmeta.repeats import Outcome, Repeat, train_repeats
-from fedmeta.settings import Table
+from fedmeta.settings import Settings, Table
 from fedmeta.training import Callback, Run
 from fedmeta.tuning import HELD_OUT, grid
 
@@ -37,14 +37,15 @@ def search_strength(
         progress: given a label, the callbacks of a training.
     """
     assert isinstance(cell.tasks, Tasks)
-    settings = cell.build(machine)
-    settings = replace(settings, data=replace(settings.data, scaling_from="sources"))
+    settings, of_prior = (
+        _blind(each) for each in (cell.build(machine), prior_settings(cell, machine))
+    )
     problems = []
     for seed in cell.seeds:
         drawn = draw(pool(settings.data, seed), settings.data, cell.tasks, seed)
         problems.append(Problem(*(each.hold_out(HELD_OUT, seed) for each in drawn)))
     pairs = list(zip(cell.seeds, problems, strict=True))
-    first = [Repeat(seeded(settings, seed), problem.prior) for seed, problem in pairs]
+    first = [Repeat(seeded(of_prior, seed), problem.prior) for seed, problem in pairs]
     theta_p = train_repeats(first, progress(f"θ_p of {cell.path}"))
     known = [(*pair, run) for pair, run in zip(pairs, theta_p, strict=True) if isinstance(run, Run)]
     trials = []
@@ -61,6 +62,11 @@ def search_strength(
         mean = interval(values).mean if values else None
         trials.append({"point": point, "values": values, "mean": mean})
     return {"trials": trials, "best": best_point(trials)}
+
+
+def _blind(settings: Settings) -> Settings:
+    """Scaled by what source nodes hold: the pool has the targets' samples, too."""
+    return replace(settings, data=replace(settings.data, scaling_from="sources"))
 
 
 def _on_both(outcome: Outcome, problem: Problem) -> float | None:
