@@ -66,6 +66,7 @@ def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
         judged = [trial for trial in result["trials"] if trial["point"] == result["best"]]
         best: dict[str, Any] = judged[0] if judged else {"mean": None, "values": []}
         seeds = result["seeds"]
+        finished = best["values"] if "values" in best else seeds  # of sequences there are none
         yield (
             key,
             {
@@ -73,7 +74,7 @@ def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
                 "held_out": None if best["mean"] is None else rounded(100 * best["mean"]),
                 "points": len(result["trials"]),
                 "n": len(seeds),
-                "diverged": len(seeds) - len(best.get("values", seeds)),  # sequences have none
+                "diverged": len(seeds) - len(finished),
             },
         )
 
