@@ -65,8 +65,8 @@ def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
     for key, result in found.items():
         judged = [trial for trial in result["trials"] if trial["point"] == result["best"]]
         best: dict[str, Any] = judged[0] if judged else {"mean": None, "values": []}
-        seeds = result["seeds"]
-        finished = best["values"] if "values" in best else seeds  # of sequences there are none
+        seeds: list[int] = result["seeds"]
+        finished: list[float] | list[int] = best.get("values", seeds)  # sequences have none
         yield (
             key,
             {
