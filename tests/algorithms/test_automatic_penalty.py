@@ -187,6 +187,17 @@ def test_rho_stays_finite() -> None:
         assert tree.is_finite(theta)
 
 
+def test_a_slope_that_is_no_number_is_never_taken_for_luck() -> None:
+    """However often: steps go on getting shorter, though the losses there are numbers."""
+    theta: Tree = {"x": torch.ones(2)}
+    memory = automatic.start(theta, 1e3)
+    for slope in (1.0, *[float("inf")] * 6):
+        dual, loss = {"x": torch.full((2,), slope)}, torch.tensor(1.0)
+        theta, memory, numbers = automatic.step(theta, memory, dual, loss, torch.tensor(1.0))
+    assert float(numbers["penalty"]) == pytest.approx(1e9)
+    assert tree.is_finite(theta)
+
+
 @pytest.mark.parametrize("between", [1.25, 2.6])
 def test_a_second_look_gives_rho_back(between: float) -> None:
     """After a mere rejection as after a blow-up: what is no better was not the step's fault."""

@@ -173,6 +173,7 @@ class _Verdict(NamedTuple):
         bearable: it may stay if a second try says so.
         blown_up: it is far off.
         in_reach: it is no sign that ρ was too small.
+        finite: it and the slope there are numbers.
         partial: only some nodes were counted.
     """
 
@@ -180,6 +181,7 @@ class _Verdict(NamedTuple):
     bearable: Tensor
     blown_up: Tensor
     in_reach: Tensor
+    finite: Tensor
     partial: Tensor
 
 
@@ -197,6 +199,7 @@ def _judged(search: Tree, loss: Tensor, finite_slope: Tensor, share: Tensor) -> 
         bearable=finite & bearable,
         blown_up=blown_up,
         in_reach=finite & (first | excused | (loss <= ceiling)),
+        finite=finite,
         partial=share < 1 - 1e-3,
     )
 
@@ -220,7 +223,7 @@ def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
     # A second try lies so near the accepted θ that its loss is a second look at the same place.
     again = ~accepted & verdict.bearable & ~verdict.blown_up & (search["tries"] > 0)
     # Steps a hundred times as short end as far off: what the accepted θ showed was sheer luck.
-    blows = torch.where(verdict.blown_up & loss.isfinite(), search["blows"] + 1, 0.0)
+    blows = torch.where(verdict.blown_up & verdict.finite, search["blows"] + 1, 0.0)
     anew = blows > 2
     # So it was if a loss stays that no step explains and that is higher than any that may stay.
     luck = anew | (accepted & ~verdict.bearable)
@@ -252,7 +255,6 @@ def _searched(search: Tree, verdict: _Verdict, loss: Tensor) -> Tree:
         "best": torch.where(again | luck, smooth, best),
         "least": torch.where(luck, loss, torch.minimum(search["least"], best)),
         "first": torch.where(first & accepted, loss, torch.where(luck, higher, search["first"])),
-        "promised": search["promised"],
         "rise": torch.lerp(search["rise"], went.clamp(0, 1), rate),
         "fall": torch.lerp(search["fall"], (-went).clamp(0, 1), rate),
     }
