@@ -56,13 +56,14 @@ def work(
         nodes: how many sources.
         rounds, folder, resume, patience: see `train`.
         fraction: of the nodes that are counted.
-        die: end the process without a word when this round begins.
+        die: the leading rank ends without a word when this round begins: what it was to write is
+            written by then. (Were another to end, this one might be stopped while it writes.)
         execution: see `Execution`.
     """
     begin = LocalEngine.round
 
     def mortal(engine: LocalEngine, state: Any, states: Any, number: int) -> Any:
-        if number == die:
+        if number == die and current().rank == 0:
             os._exit(7)
         return begin(engine, state, states, number)
 
