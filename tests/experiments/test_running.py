@@ -205,22 +205,38 @@ def test_equal_cost_scales_the_rounds(results: Results) -> None:
     assert state(equal, results) == "done"
 
 
-def test_equal_cost_at_the_same_rounds_is_not_trained_twice(results: Results) -> None:
-    equal = replace(
-        CELL, key=("mine", "fedavg-equal"), equal=("mine", "x"), equal_settings=SETTINGS
-    )
-    run([CELL, equal], results)
-    mine = results.read(CELL.key)
-    assert mine is not None
-    marked = [{**each, "mark": 1} for each in mine["repeats"]]
-    results.write(CELL.key, {**mine, "repeats": marked, "date": "2000-01-01"})
-    results.file(equal.key).unlink()
-    run([equal], results)
-    found = results.read(equal.key)
-    assert found is not None
-    assert [each["mark"] for each in found["repeats"]] == [1, 1]
-    assert found["date"] == "2000-01-01"
-    assert state(equal, results) == "done"
+def test_the_same_runs_are_not_trained_twice(results: Results) -> None:
+    """Neither those of another cell, nor of a tuned point, nor of rounds that cost as much."""
+    chosen = merged([SETTINGS, {"algorithms": {"fedavg": {"step_size": 1.0}}}])
+    start = replace(CELL, settings=chosen)
+    other = replace(start, key=("other", "name"))
+    equal = replace(start, key=("mine", "equal"), equal=CELL.key, equal_settings=SETTINGS)
+    run([start, TUNING], results)
+    for key, add in ((CELL.key, "repeats"), (TUNING.key, "trials")):
+        found = results.read(key)
+        assert found is not None
+        marked = [{**each, "mark": 1} for each in found[add]]
+        results.write(key, {**found, add: marked, "best": {"step_size": 1.0}, "date": "2000-01-01"})
+    ended = run([other, equal, TUNED], results, others=[start])
+    assert [each.state for each in ended] == ["same"] * 3
+    for cell in (other, equal, TUNED):
+        found = results.read(cell.key)
+        assert found is not None
+        assert [each["mark"] for each in found["repeats"]] == [1, 1]
+        assert found["date"] == "2000-01-01"
+        assert state(cell, results) == "done"
+
+
+def test_other_runs_are_trained(results: Results) -> None:
+    """One setting, one seed or what is kept of a run makes another cell of it."""
+    run([CELL], results)
+    steps = merged([SETTINGS, {"algorithms": {"fedavg": {"local_steps": 2}}}])
+    changes: list[dict[str, Any]] = [{"settings": steps}, {"repeats": 1}, {"final_loss": True}]
+    cells = [replace(CELL, key=("mine", str(i)), **each) for i, each in enumerate(changes)]
+    assert [each.state for each in run(cells, results, others=[CELL])] == ["ran"] * 3
+    again = replace(CELL, key=("mine", "again"))
+    ended = run([CELL, again], results, others=[CELL], force=True)
+    assert [each.state for each in ended] == ["ran", "same"], "of runs that are as new"
 
 
 def test_what_rests_on_a_search_that_was_not_run_is_not_run(results: Results) -> None:

@@ -103,13 +103,16 @@ def _run(found: list[Cell], results: Results, values: Values) -> int:
         "execution.threads": values["threads"],
     }
     given: Table = nested({name: each for name, each in machine.items() if each is not None})
-    plan = Plan(results, given, values["force"], values["seconds"])
-    counts = dict.fromkeys(("ran", "kept", "failed", "no time"), 0)
+    others = [each for name in EXPERIMENTS for each in cells(name, quick=values["quick"])]
+    plan = Plan(results, given, values["force"], values["seconds"], others)
+    counts = dict.fromkeys(("ran", "same", "kept", "failed", "no time"), 0)
     with progress_bars() as bar:
         for ended in run_cells(found, plan, lambda label: [bar(label)]):
             counts[ended.state] += 1
             if ended.state == "ran":
                 say(f"{ended.cell.path}  {ended.seconds:.1f} s")
+            elif ended.state == "same":
+                say(f"{ended.cell.path}  the same runs as another cell")
             elif ended.state == "failed":
                 say(f"{ended.cell.path}  failed: {ended.problem}")
     say("  ".join(f"{count} {name}" for name, count in counts.items()))

@@ -310,11 +310,22 @@ def _ablation(figure: Figure, summary: Summary) -> None:
                 change = at(summary, "ablation", data, start, factor, "change")
                 y = place + 0.22 * (1 - number)
                 _mark(each, change, y, _SERIES[number], "o", named(data))
+            asked = _published_change(summary, data, start)
+            if asked is not None:
+                label = f"{named(data)}, as published"
+                each.axvline(asked, color=_SERIES[number], linestyle=":", label=label)
         each.axvline(0, color=_INK, linewidth=0.8)
         each.set_yticks(range(len(names)), list(reversed(names)), fontsize=8.5)
-        each.set_title(f"from {start}")
+        each.set_title(f"from {named(start)}")
         each.set_xlabel("change of accuracy, points (paired, precise sets)")
-    _legend(figure, axes)
+    _legend(figure, axes, 3)
+
+
+def _published_change(summary: Summary, data: str, start: str) -> float | None:
+    """The published accuracy less ours: the change that would explain the difference."""
+    published = TABLE_1.get(data, {}).get(start, {}).get("paper")
+    ours = at(summary, "ablation", data, start, "as-it-is", "accuracy", "mean")
+    return None if published is None or ours is None else published.mean - float(ours)
 
 
 def _robustness(figure: Figure, summary: Summary) -> None:

@@ -18,6 +18,7 @@ from fedmeta.experiments.results import Results, machine_words, point_table
 from fedmeta.experiments.sequences import learn
 from fedmeta.experiments.tuned import search
 from fedmeta.experiments.tuned_strength import search_strength
+from fedmeta.experiments.twins import known_work, work
 from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.run_folder import versions
 from fedmeta.sequences.declaration import TaskSequence
@@ -38,12 +39,14 @@ class Plan:
         machine: settings that say where data lie and what computes, not what is computed.
         force: run again what has a current result.
         seconds: start no further cell after so long; None: no limit.
+        others: cells whose results are taken where they come to the same runs.
     """
 
     results: Results
     machine: Table = field(default_factory=dict)
     force: bool = False
     seconds: float | None = None
+    others: Sequence[Cell] = ()
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Ended:
     """How it went with a cell."""
 
     cell: Cell
-    state: Literal["ran", "kept", "failed", "no time"]
+    state: Literal["ran", "same", "kept", "failed", "no time"]
     seconds: float = 0.0
     problem: str = ""
 
@@ -99,6 +102,7 @@ def run_cells(
         progress: given a label, the callbacks of its training.
     """
     started = time.monotonic()
+    known = {} if plan.force else known_work(plan.others, plan.results)
     missing: dict[Key, Ended] = {}  # what was not run, though it is asked for
 
     def not_run(ended: Ended) -> Ended:
@@ -114,22 +118,24 @@ def run_cells(
         else:
             begun = time.monotonic()
             try:
-                _run(cell, plan, progress)
-                yield Ended(cell, "ran", time.monotonic() - begun)
+                trained = _run(cell, plan, known, progress)
+                yield Ended(cell, "ran" if trained else "same", time.monotonic() - begun)
             except FedmetaError as error:
                 yield not_run(Ended(cell, "failed", time.monotonic() - begun, str(error)))
 
 
-def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) -> None:
+def _run(
+    cell: Cell, plan: Plan, known: dict[str, Key], progress: Callable[[str], Sequence[Callback]]
+) -> bool:
+    """Write the result of a cell; whether it had to be trained. Its runs are `known` then."""
     begun, point = time.monotonic(), plan.results.point(cell)
     if cell.tuned is not None and point is None:
         raise SettingError(f"{cell.path} has no tuned settings", f"run {'/'.join(cell.tuned)}")
     settings = cell.build(point_table(cell, point), plan.machine)
-    same = None
     if cell.equal is not None:
-        unscaled, settings = settings, _scaled(cell, settings, plan)
-        if settings == unscaled and not plan.force:
-            same = plan.results.current(_unscaled(cell))
+        settings = _scaled(cell, settings, plan)
+    runs = work(cell, settings)
+    same = None if runs is None or runs not in known else plan.results.read(known[runs])
     if same is not None:
         found: dict[str, Any] = {name: same[name] for name in (*_OF_A_RUN, "repeats")}
     elif isinstance(cell.tasks, TaskSequence):
@@ -155,6 +161,9 @@ def _run(cell: Cell, plan: Plan, progress: Callable[[str], Sequence[Callback]]) 
     seconds = round(time.monotonic() - begun, 1)
     about = description(cell, point, settings.execution)
     plan.results.write(cell.key, {**about, "seconds": seconds, **found})
+    if runs is not None:
+        known.setdefault(runs, cell.key)
+    return same is None
 
 
 def description(cell: Cell, point: Table | None, execution: Execution) -> dict[str, Any]:
@@ -171,12 +180,6 @@ def description(cell: Cell, point: Table | None, execution: Execution) -> dict[s
         "precision": execution.precision,
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def _unscaled(cell: Cell) -> Cell:
-    """The cell with its own number of rounds; where that costs as much, its result is the same."""
-    key = (*cell.key[:-1], cell.key[-1].removesuffix("-equal"))
-    return replace(cell, key=key, equal=None, equal_settings={})
 
 
 def _scaled(cell: Cell, settings: Settings, plan: Plan) -> Settings:

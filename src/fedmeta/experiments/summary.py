@@ -191,9 +191,16 @@ def _ablation(found: Found) -> Iterable[tuple[Key, Any]]:
             {
                 "accuracy": accuracy(repeats),
                 "precise": accuracy(repeats, "precise"),
+                "before-adapting": entry(repeats, _before),
                 "change": paired(repeats, start["repeats"], "precise") if start else None,
             },
         )
+
+
+def _before(repeat: Mapping[str, Any]) -> float | None:
+    """Accuracy of a run in percent without any adaptation, on the paper's query sets."""
+    share = repeat.get("accuracy", {}).get("0")
+    return None if share is None else 100 * float(share)
 
 
 def _robustness(found: Found) -> Iterable[tuple[Key, Any]]:

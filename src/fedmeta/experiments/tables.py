@@ -255,11 +255,20 @@ def dissimilarity(summary: Summary) -> str:
 def ablation(summary: Summary) -> str:
     """What changes when one thing does."""
     rows = []
-    for key, found in _leaves(summary["ablation"], "change"):
-        change = "–" if key[-1] == "as-it-is" or not found["change"] else _points(found["change"])
-        rows.append([*map(named, key), shown(found["accuracy"]), shown(found["precise"]), change])
-    heads = ["data", "from", "factor", "accuracy, %", "precise sets, %"]
-    return markdown([*heads, "change, points"], rows)
+    for (data, start, factor), found in _leaves(summary["ablation"], "change"):
+        published = TABLE_1.get(data, {}).get(start, {}).get("paper")
+        cells = [_printed(published), shown(found["accuracy"]), shown(found["before-adapting"])]
+        cells += [shown(found["precise"]), _changed(found["change"])]
+        rows.append([named(data), named(start), factor, *cells])
+    heads = ["data", "from", "factor", "the paper", "accuracy, %", "before adapting, %"]
+    return markdown([*heads, "precise sets, %", "change, points"], rows)
+
+
+def _changed(change: Entry | None) -> str:
+    """A change in points; the factor may be as it was all along."""
+    if not change:
+        return "–"
+    return "none" if change["mean"] == change["ci95"] == 0 else _points(change)
 
 
 def robustness(summary: Summary) -> str:

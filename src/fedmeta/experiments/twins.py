@@ -1,0 +1,49 @@
+"""Cells that come to the same runs: what one of them trained, another need not train again.
+
+Two experiments may ask for one and the same training, a tuned cell may come to the settings it
+started from, and as many gradient evaluations may be as many rounds. A seed fixes everything, so
+the result is the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from fedmeta.experiments.cell import Cell, Key, plain
+from fedmeta.experiments.results import Results, point_table
+from fedmeta.settings import Settings
+
+
+def work(cell: Cell, settings: Settings) -> str | None:
+    """All that decides the runs of a cell, as text; None for searches and continual problems.
+
+    Args:
+        cell: for its seeds and what is kept of a run.
+        settings: as they are trained: at the tuned point and with the final number of rounds.
+
+    Example:
+        >>> one, other = (Cell(key, {"algorithm": "fedavg"}, 2) for key in (("rho", "x1"), ("a",)))
+        >>> work(one, one.build()) == work(other, other.build())
+        True
+    """
+    if cell.grid or cell.tasks is not None:
+        return None
+    return json.dumps([plain(settings), list(cell.seeds), cell.final_loss], sort_keys=True)
+
+
+def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Key]:
+    """Which runs have a current result, and whose; what has scaled rounds is left out.
+
+    Args:
+        cells: whose results may be taken.
+        results: where they lie.
+    """
+    known: dict[str, Key] = {}
+    for cell in cells:
+        found = results.current(cell) if cell.equal is None else None
+        if found is not None:
+            runs = work(cell, cell.build(point_table(cell, found["point"])))
+            if runs is not None:
+                known.setdefault(runs, cell.key)
+    return known
