@@ -106,6 +106,24 @@ def test_outdated_results_are_not_shown(tmp_path: Path) -> None:
     assert len(current_results(results)) == 1
 
 
+def test_an_outdated_search_takes_with_it_what_rests_on_it(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    invent("table1", results)
+    first, second = (
+        {key[1:] for key in current_results(results) if key[0] == kind}
+        for kind in ("tuning", "table1")
+    )
+    place = ("fixed-pairs", "cifar10", "fedavg")
+    found = results.read(("tuning", *place, "tuned"))
+    assert found is not None
+    results.write(("tuning", *place, "tuned"), {**found, "digest": "another"})
+    now = current_results(results)
+    searches = {(*place, name) for name in ("tuned", "tuned-5", "tuned-10")}
+    assert {key[1:] for key in now if key[0] == "tuning"} == first - searches
+    gone = searches | {(*key[:-1], f"{key[-1]}-equal") for key in searches}
+    assert {key[1:] for key in now if key[0] == "table1"} == second - gone
+
+
 def test_markers_must_be_there() -> None:
     with pytest.raises(RunFolderError, match="x: begin"):
         between("a page", "x", "new")

@@ -32,10 +32,17 @@ def write_summary(results: Results, *, quick: bool = False) -> Summary:
 
 
 def current_results(results: Results, *, quick: bool = False) -> dict[Key, Result]:
-    """The results of all cells that are declared now and have one."""
-    declared = {cell.key: cell for name in EXPERIMENTS for cell in cells(name, quick=quick)}
-    found = {key: results.current(cell) for key, cell in declared.items()}
-    return {key: result for key, result in found.items() if result is not None}
+    """The results of all cells that are declared now and have one.
+
+    A search that is outdated takes with it what rests on it, were its point the same as ever.
+    """
+    found: dict[Key, Result] = {}
+    for cell in (cell for name in EXPERIMENTS for cell in cells(name, quick=quick)):
+        rests = cell.tuned is None or cell.tuned in found  # tuning cells come first
+        result = results.current(cell) if rests else None
+        if result is not None:
+            found[cell.key] = result
+    return found
 
 
 def summarise(found: Found) -> Summary:
