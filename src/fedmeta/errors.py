@@ -31,6 +31,10 @@ class SettingError(FedmetaError):
     """A setting, flag or argument with a value that makes no sense."""
 
 
+class MemoryBudgetError(SettingError):
+    """More memory is needed than there may be."""
+
+
 class DataError(FedmetaError):
     """Data that is missing, damaged, or cannot be partitioned as asked."""
 

@@ -24,7 +24,7 @@ from fedmeta.engines.execution import convolves, machine
 from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.priors import what_differs
 from fedmeta.engines.reading import Reading
-from fedmeta.errors import DivergedError, SettingError
+from fedmeta.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.evaluation import Evaluation
 from fedmeta.from_settings import arguments
 from fedmeta.job import Job, prepare
@@ -104,13 +104,17 @@ def train_repeats(repeats: Sequence[Repeat], callbacks: Sequence[Callback] = ())
 def jobs_together(repeats: Sequence[Repeat]) -> list[Job] | None:
     """All repeats as jobs to train together, or None where one after the other is the way.
 
-    Convolutions on a CPU gain nothing from it: their chunks fill its caches already.
+    Convolutions on a CPU gain nothing from it: their chunks fill its caches already. Nor can it be
+    where all of them together do not fit the memory; one may.
     """
     if len(repeats) < 2:
         return None
     jobs: list[Job] = []
     for each in repeats:
-        jobs.append(each.job(len(repeats), jobs[0] if jobs else None))
+        try:
+            jobs.append(each.job(len(repeats), jobs[0] if jobs else None))
+        except MemoryBudgetError:
+            return None
         slow = jobs[0].layout.execution.device == "cpu" and convolves(jobs[0].model)
         if slow or what_separates(jobs) is not None:
             return None

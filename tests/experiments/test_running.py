@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import SettingError
+from fedmeta.errors import MemoryBudgetError, SettingError
 from fedmeta.experiments.cell import Cell
-from fedmeta.experiments.repeats import federation, pool, record
+from fedmeta.experiments.repeats import federation, pool, record, seeded
 from fedmeta.experiments.results import Results
 from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
-from fedmeta.repeats import Repeat, train_repeats
-from fedmeta.settings import build_settings, merged
+from fedmeta.repeats import Repeat, jobs_together, train_repeats
+from fedmeta.settings import Settings, build_settings, merged
+from fedmeta.training import Run
 
 pytest.importorskip("sklearn")
 
@@ -68,6 +69,22 @@ def test_repeats_together_are_those_one_by_one() -> None:
     for a, b in zip(together, alone, strict=True):
         assert a["accuracy"] == b["accuracy"]
         assert a["loss"][1] == pytest.approx(b["loss"][1], rel=1e-4)
+
+
+def test_repeats_that_do_not_fit_together_are_trained_one_by_one() -> None:
+    own = {"model": {"name": "mlp", "hidden": [4000]}, "execution": {"memory": 0.75}}
+    settings = build_settings(merged([SETTINGS, own]))
+    repeats = [Repeat(seeded(settings, s), federation(settings.data, s)) for s in range(10)]
+    assert jobs_together(repeats[:2]) is not None
+    assert jobs_together(repeats) is None
+    assert all(isinstance(each, Run) for each in train_repeats(repeats))
+    with pytest.raises(MemoryBudgetError, match="give --memory"):
+        train_repeats([replace(each, settings=little(each.settings)) for each in repeats])
+
+
+def little(settings: Settings) -> Settings:
+    """The same settings with next to no memory."""
+    return replace(settings, execution=replace(settings.execution, memory=0.1))
 
 
 def test_loss_of_final_model_is_seen_on_samples_of_first_round(results: Results) -> None:

@@ -16,7 +16,13 @@ import torch
 from torch import nn
 
 from fedmeta import tree
-from fedmeta.errors import SettingError, require, require_choice, require_positive
+from fedmeta.errors import (
+    MemoryBudgetError,
+    SettingError,
+    require,
+    require_choice,
+    require_positive,
+)
 from fedmeta.functional import FunctionalModel
 
 Path = Literal["auto", "measure", "batched", "loop"]
@@ -184,7 +190,7 @@ def fitting_chunk(execution: Execution, per_node: int, held: int, nodes: int) ->
     taken = held + (_PROCESS if on_cpu else 0)
     room = execution.budget - taken
     if room < per_node:
-        raise SettingError(
+        raise MemoryBudgetError(
             f"the memory budget of {execution.budget / _GIB:g} GiB does not fit one node: node "
             f"states and data take {taken / _GIB:.3g} GiB and one node needs "
             f"{per_node / _GIB:.3g} GiB",
