@@ -271,3 +271,25 @@ def test_selection_brings_what_it_rests_on() -> None:
     assert selected([TUNING, CELL, more, last], ["mine/la*"]) == [TUNING, more, last]
     with pytest.raises(SettingError, match="no cell fits"):
         selected([CELL], ["nothing"])
+
+
+def test_a_wider_grid_tries_what_is_new_alone(results: Results) -> None:
+    narrow = replace(TUNING, grid={"step_size": [0.01]})
+    run([narrow], results)
+    found = results.read(TUNING.key)
+    assert found is not None
+    marked = [{**trial, "mark": 1} for trial in found["trials"]]
+    results.write(TUNING.key, {**found, "trials": marked})
+    run([TUNING], results)
+    wide = results.read(TUNING.key)
+    assert wide is not None
+    assert [trial.get("mark") for trial in wide["trials"]] == [1, None]
+    assert wide["best"] == max(wide["trials"], key=lambda trial: trial["mean"])["point"]
+    assert state(TUNING, results) == "done"
+    rounds = merged([SETTINGS, {"training": {"rounds": 1}}])
+    run([replace(narrow, settings=rounds)], results)
+    other = results.read(TUNING.key)
+    assert other is not None
+    assert [trial.get("mark") for trial in other["trials"]] == [None], "another training"
+    run([replace(TUNING, settings=rounds)], results, force=True)
+    assert len((results.read(TUNING.key) or {})["trials"]) == 2

@@ -16,7 +16,7 @@ from fedmeta.experiments.continual import train_continually
 from fedmeta.experiments.repeats import federation, losses_of_models, record, seeded
 from fedmeta.experiments.results import Results, machine_words, point_table
 from fedmeta.experiments.sequences import learn
-from fedmeta.experiments.tuned import search
+from fedmeta.experiments.tuned import search, tried_before
 from fedmeta.experiments.tuned_strength import search_strength
 from fedmeta.experiments.twins import known_work, work
 from fedmeta.repeats import Repeat, train_repeats
@@ -142,7 +142,8 @@ def _run(
         found = learn(cell, point, plan.machine, progress)
     elif cell.grid:
         if cell.tasks is None:
-            found = search(cell, point or {}, plan.machine, progress)
+            before = [] if plan.force else tried_before(cell, plan.results)
+            found = search(cell, point or {}, plan.machine, progress, before)
         else:
             found = search_strength(cell, plan.machine, progress)
     elif cell.tasks is not None:

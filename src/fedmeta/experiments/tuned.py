@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedmeta.errors import DivergedError
 from fedmeta.evaluation import evaluate_model
 from fedmeta.experiments.cell import Cell
 from fedmeta.experiments.repeats import federation, seeded, short
-from fedmeta.experiments.results import point_table
+from fedmeta.experiments.results import Results, point_table
 from fedmeta.intervals import interval
 from fedmeta.plain import from_plain
 from fedmeta.repeats import Outcome, Repeat, train_repeats
@@ -20,9 +20,15 @@ from fedmeta.settings import Settings, Table
 from fedmeta.training import Callback
 from fedmeta.tuning import HELD_OUT, grid
 
+Trial = dict[str, Any]
+
 
 def search(
-    cell: Cell, base: Table, machine: Table, progress: Callable[[str], Sequence[Callback]]
+    cell: Cell,
+    base: Table,
+    machine: Table,
+    progress: Callable[[str], Sequence[Callback]],
+    known: Sequence[Trial] = (),
 ) -> dict[str, Any]:
     """Try every point of the grid; returns `trials` and the `best` point, if any finished.
 
@@ -37,10 +43,14 @@ def search(
         base: what all points have in common: the best point of an earlier search, or nothing.
         machine: settings of the machine.
         progress: given a label, the callbacks of a point.
+        known: trials that need not be repeated, see `tried_before`.
     """
-    trials: list[dict[str, Any]] = []
+    trials: list[Trial] = []
     trained: dict[str, list[Outcome]] = {}
     for point in ({**base, **each} for each in grid(cell.grid)):
+        if before := [trial for trial in known if trial["point"] == point]:
+            trials += before
+            continue
         settings = cell.build(point_table(cell, point), machine)
         data = replace(settings.data, scaling_from="sources")  # the pool has the targets
         drawn = federation(data, settings.training.seed)
@@ -60,7 +70,24 @@ def search(
     return {"trials": trials, "best": best_point(trials)}
 
 
-def best_point(trials: Sequence[Mapping[str, Any]]) -> Any:
+def tried_before(cell: Cell, results: Results) -> list[Trial]:
+    """The trials of an earlier search that differs from this one in the values of its grid alone.
+
+    Args:
+        cell: with its grid.
+        results: where the earlier one may lie.
+    """
+    found = results.read(cell.key)
+    if found is None or not all(
+        cell.grid.keys() <= trial["point"].keys() for trial in found["trials"]
+    ):
+        return []
+    trials: list[Trial] = found["trials"]
+    then = {name: [*dict.fromkeys(trial["point"][name] for trial in trials)] for name in cell.grid}
+    return trials if results.current(replace(cell, grid=then)) is not None else []
+
+
+def best_point(trials: Sequence[Trial]) -> Any:
     """The point with the best mean among those with the most finished runs; None: none finished.
 
     Example:
