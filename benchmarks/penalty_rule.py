@@ -1,17 +1,18 @@
-r"""Other constants for the rule that finds ρ, judged on held-out source nodes, never on targets.
+r"""Other settings and constants for the default, judged on held-out source nodes, never on targets.
 
     python -m benchmarks.penalty_rule --data cifar100 --folder DATA --device cuda \
         --change progress=1.2 --change progress=1.2,rescue=2 --results build/penalty_rule.json
 
-A change names options of ADMM-FedMeta, such as longest_step=0.02, and constants of
-`fedmeta.algorithms.automatic_penalty` without their underscore. Seeds begin at 100: those of the
-tables are never seen. Needs the core alone.
+A change names options of ADMM-FedMeta, such as longest_step=0.02, other settings by their path,
+such as augmentation.shift=2, and constants of `fedmeta.algorithms.automatic_penalty` without their
+underscore. Seeds begin at 100: those of the tables are never seen. Needs the core alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from fedmeta.intervals import interval
 from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.settings import Settings, Table, build_settings, merged
 from fedmeta.storage import write_json
-from fedmeta.tuning import HELD_OUT
+from fedmeta.tuning import HELD_OUT, nested
 
 FIRST_SEED = 100
 AXES = declaration("robustness").axes
@@ -37,10 +38,11 @@ OPTIONS = tuple(field.name for field in fields(ADMMFedMeta))
 
 
 class Change(NamedTuple):
-    """What a trial does otherwise: options of the algorithm, and constants of the rule."""
+    """What a trial does otherwise: options of the algorithm, constants of the rule, settings."""
 
-    options: dict[str, float | str]
+    options: dict[str, Any]
     constants: dict[str, float]
+    settings: dict[str, Any]
 
 
 def changed(text: str) -> Change:
@@ -48,46 +50,50 @@ def changed(text: str) -> Change:
 
     Example:
         >>> changed("averaging=0.8,rescue=2")
-        Change(options={'averaging': 0.8}, constants={'_RESCUE': 2.0})
+        Change(options={'averaging': 0.8}, constants={'_RESCUE': 2.0}, settings={})
+        >>> changed("augmentation.flip=true").settings
+        {'augmentation.flip': True}
     """
-    change = Change({}, {})
+    change = Change({}, {}, {})
     for part in text.split(",") if text != "as-it-is" else ():
         name, _, text_of_value = part.partition("=")
-        value = _number(text_of_value)
+        value = _value(text_of_value)
         constant = f"_{name.upper()}"
         if name in OPTIONS:
             change.options[name] = value
+        elif "." in name:
+            change.settings[name] = value
         elif not isinstance(getattr(automatic_penalty, constant, None), float):
             raise SettingError(
                 f"{name!r} is neither an option of admm-fedmeta nor a constant of the rule",
-                "see automatic_penalty.py",
+                "see automatic_penalty.py; for other settings give a path: augmentation.shift=2",
             )
-        elif isinstance(value, str):
+        elif not isinstance(value, int | float):
             raise SettingError(f"{part!r} gives no number", f"write {name}=1.5, for instance")
         else:
-            change.constants[constant] = value
+            change.constants[constant] = float(value)
     return change
 
 
-def _number(value: str) -> float | str:
+def _value(text: str) -> Any:
+    """A number, true, false, or the text itself."""
     try:
-        return float(value)
+        return json.loads(text)
     except ValueError:
-        return value
+        return text
 
 
-def settings_of(
-    asked: argparse.Namespace, data: str, partition: str, options: Mapping[str, Any]
-) -> Settings:
-    """What `fedmeta train` does without options, but for these of the algorithm."""
+def settings_of(asked: argparse.Namespace, data: str, partition: str, change: Change) -> Settings:
+    """What `fedmeta train` does without options, but for a change."""
     own: Table = {
         "data": {"folder": asked.folder},
-        "algorithms": {ADMMFedMeta.name: dict(options)},
+        "algorithms": {ADMMFedMeta.name: change.options},
         "training": {"rounds": asked.rounds, "evaluate_every": 0},
         "execution": {"device": asked.device, "precision": asked.precision},
     }
     picks = {"data": data, "partition": partition, "initialisation": asked.initialisation}
-    return build_settings(merged([*(AXES[axis][name] for axis, name in picks.items()), own]))
+    layers = [AXES[axis][name] for axis, name in picks.items()]
+    return build_settings(merged([*layers, own, nested(change.settings)]))
 
 
 def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> dict[str, Any]:
@@ -114,6 +120,7 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
     return {
         "held_out": short(reached.mean, 4) if reached else None,
         "ci95": short(reached.half_width, 3) if reached else None,
+        "accuracies": [short(each, 4) for each in accuracies],
         "loss_left": [short(share, 3) for share in shares],
         "not_halved": sum(share >= 0.5 for share in shares) + len(seeds) - len(shares),
         "rejected": [int(count) for count in rejected],
@@ -128,11 +135,10 @@ def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for text, data, partition in itertools.product(changes, asked.data, asked.partition):
         if asked.seconds is not None and time.monotonic() - begun > asked.seconds:
             return
-        options, constants = changes[text]
-        settings = settings_of(asked, data, partition, options)
+        settings = settings_of(asked, data, partition, changes[text])
         about = {"change": text, "data": data, "partition": partition}
         about["initialisation"] = asked.initialisation
-        yield {**about, **tried(settings, seeds, constants)}
+        yield {**about, **tried(settings, seeds, changes[text].constants)}
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
