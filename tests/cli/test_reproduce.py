@@ -29,15 +29,15 @@ def test_quick_run_is_kept_summarised_and_rendered(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
     printed = succeed(f"{ONE} --out mine")
-    assert "1 ran  0 kept  0 failed  0 no time" in printed
+    assert "1 ran  0 same  0 kept  0 failed  0 no time" in printed
     summary = json.loads(Path("mine/summary.json").read_text("utf-8"))
     assert summary["dissimilarity"]["digits"]["with-prior"]["accuracy"]["n"] == 2
     assert "with-prior" in Path("mine/results.md").read_text("utf-8")
     assert Path("mine/figures/dissimilarity.svg").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"mine"}
-    assert "0 ran  1 kept" in succeed(f"{ONE} --out mine")
-    assert "1 ran  0 kept" in succeed(f"{ONE} --out mine --force")
-    assert "0 ran  0 kept  0 failed  1 no time" in succeed(f"{ONE} --out other --seconds=-1")
+    assert "0 ran  0 same  1 kept" in succeed(f"{ONE} --out mine")
+    assert "1 ran  0 same  0 kept" in succeed(f"{ONE} --out mine --force")
+    assert "0 ran  0 same  0 kept  0 failed  1 no time" in succeed(f"{ONE} --out other --seconds=-1")
 
 
 def test_quick_results_never_lie_among_the_real_ones() -> None:
