@@ -37,7 +37,9 @@ def test_quick_run_is_kept_summarised_and_rendered(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"mine"}
     assert "0 ran  0 same  1 kept" in succeed(f"{ONE} --out mine")
     assert "1 ran  0 same  0 kept" in succeed(f"{ONE} --out mine --force")
-    assert "0 ran  0 same  0 kept  0 failed  1 no time" in succeed(f"{ONE} --out other --seconds=-1")
+    assert "0 ran  0 same  0 kept  0 failed  1 no time" in succeed(
+        f"{ONE} --out other --seconds=-1"
+    )
 
 
 def test_quick_results_never_lie_among_the_real_ones() -> None:
