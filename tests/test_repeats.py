@@ -15,15 +15,22 @@ from fedmeta.algorithms.base import Algorithm
 from fedmeta.augmentation import Augmentation
 from fedmeta.engines import recording
 from fedmeta.engines.execution import Execution
-from fedmeta.errors import DivergedError, SettingError
+from fedmeta.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.fleet.guard import Guard
 from fedmeta.fleet.privacy import Privacy
 from fedmeta.fleet.uplink import Uplink
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
-from fedmeta.repeats import train_together, what_separates
+from fedmeta.repeats import (
+    Repeat,
+    jobs_together,
+    train_repeats,
+    train_together,
+    what_separates,
+)
 from fedmeta.run_folder import Record, RunFolder
+from fedmeta.settings import build_settings, merged
 from fedmeta.training import Callback, Run, train
 from problems import UNEVEN, classification, flat, mlp
 
@@ -243,3 +250,20 @@ def test_no_rounds() -> None:
         assert torch.equal(
             flat(run.meta_model.theta), flat(dict(mlp(seed=seed).named_parameters()))
         )
+
+
+def test_what_does_not_fit_together_is_trained_one_by_one() -> None:
+    model, budget = {"name": "mlp", "hidden": [4000]}, {"memory": 0.75, "device": "cpu"}
+    rounds = {"rounds": 1, "evaluate_every": 0}
+    table = {"model": model, "execution": budget, "training": rounds, "algorithm": "fedavg"}
+    federation = classification(((4, 3),) * 12, shape=(64,), classes=10)
+    repeats = [
+        Repeat(build_settings(merged([table, {"training": {"seed": seed}}])), federation)
+        for seed in range(10)
+    ]
+    assert jobs_together(repeats[:2]) is not None
+    assert jobs_together(repeats) is None
+    assert all(isinstance(each, Run) for each in train_repeats(repeats))
+    little = build_settings(merged([table, {"execution": {"memory": 0.1}}]))
+    with pytest.raises(MemoryBudgetError, match="give --memory"):
+        train_repeats([replace(each, settings=little) for each in repeats])

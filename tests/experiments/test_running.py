@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import MemoryBudgetError, SettingError
+from fedmeta.errors import SettingError
 from fedmeta.experiments.cell import Cell
-from fedmeta.experiments.repeats import federation, pool, record, seeded
+from fedmeta.experiments.repeats import federation, pool, record
 from fedmeta.experiments.results import Results
 from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
-from fedmeta.repeats import Repeat, jobs_together, train_repeats
-from fedmeta.settings import Settings, build_settings, merged
-from fedmeta.training import Run
+from fedmeta.repeats import Repeat, train_repeats
+from fedmeta.settings import build_settings, merged
 
 pytest.importorskip("sklearn")
 
@@ -69,22 +68,6 @@ def test_repeats_together_are_those_one_by_one() -> None:
     for a, b in zip(together, alone, strict=True):
         assert a["accuracy"] == b["accuracy"]
         assert a["loss"][1] == pytest.approx(b["loss"][1], rel=1e-4)
-
-
-def test_repeats_that_do_not_fit_together_are_trained_one_by_one() -> None:
-    own = {"model": {"name": "mlp", "hidden": [4000]}, "execution": {"memory": 0.75}}
-    settings = build_settings(merged([SETTINGS, own]))
-    repeats = [Repeat(seeded(settings, s), federation(settings.data, s)) for s in range(10)]
-    assert jobs_together(repeats[:2]) is not None
-    assert jobs_together(repeats) is None
-    assert all(isinstance(each, Run) for each in train_repeats(repeats))
-    with pytest.raises(MemoryBudgetError, match="give --memory"):
-        train_repeats([replace(each, settings=little(each.settings)) for each in repeats])
-
-
-def little(settings: Settings) -> Settings:
-    """The same settings with next to no memory."""
-    return replace(settings, execution=replace(settings.execution, memory=0.1))
 
 
 def test_loss_of_final_model_is_seen_on_samples_of_first_round(results: Results) -> None:
@@ -242,6 +225,23 @@ def test_the_same_runs_are_not_trained_twice(results: Results) -> None:
         assert [each["mark"] for each in found["repeats"]] == [1, 1]
         assert found["date"] == "2000-01-01"
         assert state(cell, results) == "done"
+
+
+def test_a_result_that_is_replaced_meanwhile_is_taken_as_it_was(results: Results) -> None:
+    """A search that comes to another point gives the tuned cell other runs, not its twin."""
+    run([TUNING, TUNED], results)
+    before = results.read(TUNED.key)
+    assert before is not None
+    first = before["point"]["step_size"]
+    own = {"algorithms": {"fedavg": {"step_size": first}}}
+    twin = replace(CELL, key=("mine", "twin"), settings=merged([SETTINGS, own]))
+    other = replace(TUNING, grid={"step_size": [0.5]})
+    ended = run([other, TUNED, twin], results, others=[TUNED])
+    assert [each.state for each in ended] == ["ran", "ran", "same"]
+    after, taken = results.read(TUNED.key), results.read(twin.key)
+    assert after is not None
+    assert taken is not None
+    assert taken["repeats"] == before["repeats"] != after["repeats"]
 
 
 def test_other_runs_are_trained(results: Results) -> None:

@@ -14,7 +14,7 @@ from fedmeta.errors import FedmetaError, SettingError
 from fedmeta.experiments.cell import Cell, Key, built, plain
 from fedmeta.experiments.continual import train_continually
 from fedmeta.experiments.repeats import federation, losses_of_models, record, seeded
-from fedmeta.experiments.results import Results, machine_words, point_table
+from fedmeta.experiments.results import Result, Results, machine_words, point_table
 from fedmeta.experiments.sequences import learn
 from fedmeta.experiments.tuned import search, tried_before
 from fedmeta.experiments.tuned_strength import search_strength
@@ -125,7 +125,7 @@ def run_cells(
 
 
 def _run(
-    cell: Cell, plan: Plan, known: dict[str, Key], progress: Callable[[str], Sequence[Callback]]
+    cell: Cell, plan: Plan, known: dict[str, Result], progress: Callable[[str], Sequence[Callback]]
 ) -> bool:
     """Write the result of a cell; whether it had to be trained. Its runs are `known` then."""
     begun, point = time.monotonic(), plan.results.point(cell)
@@ -135,7 +135,7 @@ def _run(
     if cell.equal is not None:
         settings = _scaled(cell, settings, plan)
     runs = work(cell, settings)
-    same = None if runs is None or runs not in known else plan.results.read(known[runs])
+    same = None if runs is None else known.get(runs)
     if same is not None:
         found: dict[str, Any] = {name: same[name] for name in (*_OF_A_RUN, "repeats")}
     elif isinstance(cell.tasks, TaskSequence):
@@ -161,9 +161,10 @@ def _run(
         found = {"repeats": records}
     seconds = round(time.monotonic() - begun, 1)
     about = description(cell, point, settings.execution)
-    plan.results.write(cell.key, {**about, "seconds": seconds, **found})
+    result = {**about, "seconds": seconds, **found}
+    plan.results.write(cell.key, result)
     if runs is not None:
-        known.setdefault(runs, cell.key)
+        known.setdefault(runs, result)
     return same is None
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from fedmeta.experiments.cell import Cell, Key, plain
-from fedmeta.experiments.results import Results, point_table
+from fedmeta.experiments.cell import Cell, plain
+from fedmeta.experiments.results import Result, Results, point_table
 from fedmeta.settings import Settings
 
 
@@ -32,18 +32,20 @@ def work(cell: Cell, settings: Settings) -> str | None:
     return json.dumps([plain(settings), list(cell.seeds), cell.final_loss], sort_keys=True)
 
 
-def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Key]:
-    """Which runs have a current result, and whose; what has scaled rounds is left out.
+def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
+    """The runs that have a current result, and that result; what has scaled rounds is left out.
+
+    The result itself, not where it lies: its cell may come to other runs meanwhile.
 
     Args:
         cells: whose results may be taken.
         results: where they lie.
     """
-    known: dict[str, Key] = {}
+    known: dict[str, Result] = {}
     for cell in cells:
         found = results.current(cell) if cell.equal is None else None
         if found is not None:
             runs = work(cell, cell.build(point_table(cell, found["point"])))
             if runs is not None:
-                known.setdefault(runs, cell.key)
+                known.setdefault(runs, found)
     return known
