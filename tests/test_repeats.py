@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from torch import nn
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.algorithms.base import Algorithm
 from fedmeta.augmentation import Augmentation
+from fedmeta.data import load
 from fedmeta.engines import recording
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, MemoryBudgetError, SettingError
@@ -26,6 +27,7 @@ from fedmeta.repeats import (
     Repeat,
     jobs_together,
     train_repeats,
+    train_stages,
     train_together,
     what_separates,
 )
@@ -109,6 +111,56 @@ def test_admm_over_chunks_and_recordings(
 def numbers(record: Record) -> dict[str, Any]:
     flat_record = {k: v for k, v in record.items() if k not in ("seconds", "target")}
     return flat_record | {f"target {k}": v for k, v in record.get("target", {}).items()}
+
+
+def repeats_of(table: dict[str, Any]) -> list[Repeat]:
+    settings = build_settings(table)
+    return [
+        Repeat(
+            replace(settings, training=replace(settings.training, seed=seed)),
+            load(settings.data, seed),
+        )
+        for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("path", ["batched", "loop"])
+def test_shorter_trainings_are_the_beginning_of_the_longest(
+    path: Literal["batched", "loop"],
+) -> None:
+    """Bit for bit what they come to by themselves, evaluations on the way included."""
+    table = {
+        "algorithm": "admm-fedmeta",
+        "data": {"name": "sinusoid", "nodes": 8},
+        "training": {"rounds": 3, "evaluate_every": 2},
+        "execution": {"path": path},
+    }
+    repeats = repeats_of(table)
+    found = train_stages(repeats, [5, 2, 3])
+    assert sorted(found) == [2, 3, 5]
+    for rounds, outcomes in found.items():
+        wanted = train_repeats([each.lasting(rounds) for each in repeats])
+        for mine, theirs in zip(outcomes, wanted, strict=True):
+            assert isinstance(mine, Run)
+            assert isinstance(theirs, Run)
+            assert torch.equal(flat(mine.meta_model.theta), flat(theirs.meta_model.theta))
+            assert [numbers(each) for each in mine.history] == [
+                numbers(each) for each in theirs.history
+            ]
+            own = ("id", "created", "ended", "seconds", "last_round")
+            assert {k: v for k, v in mine.summary.items() if k not in own} == {
+                k: v for k, v in theirs.summary.items() if k not in own
+            }
+
+
+def test_a_run_that_diverges_later_has_not_diverged_before() -> None:
+    """Its shorter training is whole; when all have diverged, so have those that were to come."""
+    far = {"fedavg": {"step_size": 1e6}}
+    data = {"name": "sinusoid", "nodes": 8}
+    repeats = repeats_of({"algorithm": "fedavg", "algorithms": far, "data": data})
+    found = train_stages(repeats, [0, 40, 60])
+    assert [isinstance(each, DivergedError) for each in found[0]] == [False, False]
+    assert [isinstance(each, DivergedError) for each in found[40] + found[60]] == [True] * 4
 
 
 def test_one_that_diverges_does_not_disturb_the_others(tmp_path: Path) -> None:

@@ -124,6 +124,12 @@ class Job:
         """Who is trained."""
         return Cohort(self.federation, self.scaling, self.training.seed)
 
+    def lasting(self, rounds: int) -> Job:
+        """The same for another number of rounds."""
+        training = replace(self.training, rounds=rounds)
+        stored = {**self.settings, "training": to_plain(training)}
+        return replace(self, training=training, settings=stored)
+
     def engine(self, ranks: Ranks = Ranks()) -> LocalEngine:
         """The engine of this job, for the share of the nodes that a rank computes."""
         if self.uplink.secure_aggregation:

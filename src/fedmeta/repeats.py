@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,11 @@ class Repeat:
         except DivergedError as error:
             return error
 
+    def lasting(self, rounds: int) -> Repeat:
+        """The same for another number of rounds, kept in memory."""
+        training = replace(self.settings.training, rounds=rounds)
+        return replace(self, settings=replace(self.settings, training=training), folder=None)
+
     def arguments(self) -> dict[str, Any]:
         """For `prepare` and `train`."""
         return arguments(self.settings, self.federation, self.scaling, self.initial)
@@ -99,6 +104,29 @@ def train_repeats(repeats: Sequence[Repeat], callbacks: Sequence[Callback] = ())
     folders = [each.folder for each in repeats if each.folder is not None]
     origins = [each.origin for each in repeats]
     return train_together(jobs, folders=folders or None, origins=origins, callbacks=callbacks)
+
+
+def train_stages(
+    repeats: Sequence[Repeat], stops: Sequence[int], callbacks: Sequence[Callback] = ()
+) -> dict[int, list[Outcome]]:
+    """What the repeats end with after each of several numbers of rounds.
+
+    A shorter training is the beginning of a longer one, so that all at once train the longest
+    alone. One after the other each is trained by itself.
+
+    Args:
+        repeats: as for `train_repeats`; their own number of rounds plays no part.
+        stops: numbers of rounds.
+        callbacks: told of every round.
+    """
+    longest = [each.lasting(max(stops)) for each in repeats]
+    if (jobs := jobs_together(longest)) is None:
+        return {
+            stop: [each.lasting(stop).train(callbacks) for each in repeats]
+            for stop in sorted(set(stops))
+        }
+    origins = [each.origin for each in repeats]
+    return _train_together(jobs, stops, origins=origins, callbacks=callbacks)
 
 
 def jobs_together(repeats: Sequence[Repeat]) -> list[Job] | None:
@@ -180,19 +208,34 @@ def train_together(
         >>> [run.summary["seed"] for run in train_together(jobs)]
         [0, 1]
     """
+    stop = jobs[0].training.rounds
+    return _train_together(jobs, [stop], folders, origins, callbacks)[stop]
+
+
+def _train_together(
+    jobs: Sequence[Job],
+    stops: Sequence[int],
+    folders: Sequence[Path] | None = None,
+    origins: Sequence[Mapping[str, Any]] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> dict[int, list[Outcome]]:
+    """What jobs end with after each number of rounds up to their own; the folders have the last."""
     if reason := what_separates(jobs):
         raise SettingError(f"these cannot be trained together: {reason}", "train them one by one")
-    first, count = jobs[0], len(jobs)
+    first = jobs[0]
     for job in jobs:  # values can be looked at only before they are mapped over
         if (prior := getattr(job.algorithm, "prior", None)) is not None:
             prior.checked(job.model.theta)
     algorithms = [job.algorithm for job in jobs]
     cohorts = [job.cohort for job in jobs]
     engine = LocalEngine(algorithms, cohorts, first.layout, uplink=first.uplink)
-    identities = [
-        identify(job, origins[i] if origins else None) | {"together": count}
-        for i, job in enumerate(jobs)
-    ]
+
+    def identified(alike: Sequence[Job]) -> list[dict[str, Any]]:
+        known = origins or [{}] * len(jobs)
+        pairs = zip(alike, known, strict=True)
+        return [identify(job, origin) | {"together": len(jobs)} for job, origin in pairs]
+
+    identities = identified(jobs)
     opened = [
         RunFolder.create(Path(folders[i]), identities[i], describe(job.federation))
         if folders
@@ -204,52 +247,100 @@ def train_together(
         for folder in opened:
             if folder is not None:
                 contexts.enter_context(folder.held())
-        state, nodes = engine.start(
-            map_leaves(lambda *leaves: torch.stack(leaves), *(job.model.theta for job in jobs))
-        )
-        for callback in callbacks:
-            callback.on_start(1, first.training.rounds)
-        readings: list[Reading] = []
-        evaluations: dict[int, list[Evaluation | None]] = {}
-        started = time.perf_counter()
-        for number in range(1, first.training.rounds + 1):
-            state, nodes, reading = engine.round(state, nodes, number)
-            readings.append(reading)
-            if number > 1:  # the round before, while the device computes this one
-                _tell(callbacks, number - 1, readings[-2].of(0))
-                if not any(readings[-2].of(i).finite for i in range(count)):
-                    break  # all have diverged
-            if first.training.evaluates(number):
-                evaluations[number] = [
-                    job.evaluate(_repeat(state, i)) for i, job in enumerate(jobs)
-                ]
-        if readings:
-            _tell(callbacks, len(readings), readings[-1].of(0))
-        seconds = (time.perf_counter() - started) / max(1, len(readings)) / count
+        course = _course(engine, jobs, stops, callbacks)
+        outcomes: dict[int, list[Outcome]] = {}
+        for stop in sorted(set(stops) - {first.training.rounds}):
+            shorter = [job.lasting(stop) for job in jobs]
+            outcomes[stop] = course.ends(shorter, identified(shorter), [None] * len(jobs))
         notes = engine.notes()
+        outcomes[first.training.rounds] = course.ends(jobs, identities, opened, notes)
+        for callback in callbacks:
+            callback.on_end({"status": "finished", "rounds": len(course.readings)})
+    return outcomes
+
+
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """What was seen of jobs on their way.
+
+    Args:
+        readings: one per round, until all have diverged.
+        evaluations: by round, one per job.
+        states: by number of rounds, where training may end.
+        last: the state after all readings.
+        seconds: per round and job.
+    """
+
+    readings: Sequence[Reading]
+    evaluations: Mapping[int, Sequence[Evaluation | None]]
+    states: Mapping[int, PlatformState]
+    last: PlatformState
+    seconds: float
+
+    def ends(
+        self,
+        jobs: Sequence[Job],
+        identities: Sequence[Mapping[str, Any]],
+        folders: Sequence[RunFolder | None],
+        notes: Sequence[str] = (),
+    ) -> list[Outcome]:
+        """The outcome of jobs that last no longer than these did."""
+        training = jobs[0].training
+        stop, state = training.rounds, self.states.get(training.rounds, self.last)
+        due = {at: found for at, found in self.evaluations.items() if training.evaluates(at)}
+        evaluations = {at: found for at, found in due.items() if at <= stop}
         outcomes: list[Outcome] = []
-        for i, job in enumerate(jobs):
-            history, broken = _history(readings, evaluations, i, seconds)
+        for i, (job, identity, folder) in enumerate(zip(jobs, identities, folders, strict=True)):
+            history, broken = _history(self.readings[:stop], evaluations, i, self.seconds)
             if history and notes:
                 history[-1]["note"] = "; ".join(notes)
-            folder = opened[i]
             if folder is not None:
                 for record in history:
                     folder.append(record)
             mine = _repeat(state, i)
             if broken:
-                end(job, identities[i], folder, history, mine, None, "diverged", ())
+                end(job, identity, folder, history, mine, None, "diverged", ())
                 outcomes.append(diverged(len(history) + 1, job.algorithm, folder))
                 continue
-            last = evaluations[max(evaluations)][i] if evaluations else None
+            last = evaluations[stop][i] if stop in evaluations else None
             try:
-                run = conclude(job, identities[i], folder, history, mine, last, "finished", ())
-                outcomes.append(run)
+                outcomes.append(
+                    conclude(job, identity, folder, history, mine, last, "finished", ())
+                )
             except DivergedError as error:
                 outcomes.append(error)
-        for callback in callbacks:
-            callback.on_end({"status": "finished", "rounds": len(readings)})
-    return outcomes
+        return outcomes
+
+
+def _course(
+    engine: LocalEngine, jobs: Sequence[Job], stops: Sequence[int], callbacks: Sequence[Callback]
+) -> _Course:
+    """All rounds, or until all jobs have diverged."""
+    first, count = jobs[0], len(jobs)
+    state, nodes = engine.start(
+        map_leaves(lambda *leaves: torch.stack(leaves), *(job.model.theta for job in jobs))
+    )
+    for callback in callbacks:
+        callback.on_start(1, first.training.rounds)
+    readings: list[Reading] = []
+    evaluations: dict[int, list[Evaluation | None]] = {}
+    states = {0: state}
+    started = time.perf_counter()
+    for number in range(1, first.training.rounds + 1):
+        state, nodes, reading = engine.round(state, nodes, number)
+        readings.append(reading)
+        if number > 1:  # the round before, while the device computes this one
+            _tell(callbacks, number - 1, readings[-2].of(0))
+            if not any(readings[-2].of(i).finite for i in range(count)):
+                break  # all have diverged
+        if first.training.evaluates(number) or number in stops:
+            evaluations[number] = [job.evaluate(_repeat(state, i)) for i, job in enumerate(jobs)]
+        if number in stops:
+            states[number] = state
+    if readings:
+        _tell(callbacks, len(readings), readings[-1].of(0))
+    seconds = (time.perf_counter() - started) / max(1, len(readings)) / count
+    return _Course(readings, evaluations, states, state, seconds)
 
 
 def _repeat(state: PlatformState, number: int) -> PlatformState:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedmeta.experiments.repeats import federation, pool, record
 from fedmeta.experiments.results import Results
 from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
 from fedmeta.repeats import Repeat, train_repeats
+from fedmeta.run_folder import Record
 from fedmeta.settings import build_settings, merged
 
 pytest.importorskip("sklearn")
@@ -293,3 +295,47 @@ def test_a_wider_grid_tries_what_is_new_alone(results: Results) -> None:
     assert [trial.get("mark") for trial in other["trials"]] == [None], "another training"
     run([replace(TUNING, settings=rounds)], results, force=True)
     assert len((results.read(TUNING.key) or {})["trials"]) == 2
+
+
+@dataclass
+class Lengths:
+    """Notes for how many rounds was trained under a label."""
+
+    label: str
+    noted: list[tuple[str, int]]
+
+    def on_start(self, first: int, rounds: int) -> None:
+        self.noted.append((self.label, rounds))
+
+    def on_round(self, record: Record) -> None:
+        pass
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        pass
+
+
+def test_a_longer_training_is_taken_for_shorter_ones(results: Results, tmp_path: Path) -> None:
+    """Trained once, to the longest; what is kept is what each would have come to alone."""
+    dear = merged([SETTINGS, {"algorithms": {"fedavg": {"local_steps": 3}}}])
+    long = replace(CELL, key=("mine", "long"), equal=("mine", "dear"), equal_settings=dear)
+    brief = merged([SETTINGS, {"training": {"rounds": 1}}])
+    short = replace(CELL, key=("mine", "short"), settings=brief)
+    cells = [CELL, TUNING, TUNED, short, long]
+    alone = Results(tmp_path / "alone")
+    for each in cells:
+        run([each], alone)
+    noted: list[tuple[str, int]] = []
+    ended = list(run_cells(cells, Plan(results), lambda label: [Lengths(label, noted)]))
+    assert [each.state for each in ended] == ["ran", "ran", "ran", "same", "same"]
+    assert [rounds for label, rounds in noted if not label.startswith("tuning")] == [6, 2]
+    for each in cells:
+        found, wanted = results.read(each.key), alone.read(each.key)
+        assert found is not None
+        assert wanted is not None
+        same = ("key", "digest", "settings", "point", "equal", "seeds")
+        assert {name: found[name] for name in same} == {name: wanted[name] for name in same}
+        if not each.grid:
+            assert found["repeats"] == wanted["repeats"]
+            assert state(each, results) == "done"
+    again = run(cells, results)
+    assert [each.state for each in again] == ["kept"] * 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -18,8 +18,8 @@ from fedmeta.experiments.results import Result, Results, machine_words, point_ta
 from fedmeta.experiments.sequences import learn
 from fedmeta.experiments.tuned import search, tried_before
 from fedmeta.experiments.tuned_strength import search_strength
-from fedmeta.experiments.twins import known_work, work
-from fedmeta.repeats import Repeat, train_repeats
+from fedmeta.experiments.twins import known_work, same_course, work
+from fedmeta.repeats import Repeat, train_stages
 from fedmeta.run_folder import versions
 from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.settings import Settings, Table
@@ -104,12 +104,15 @@ def run_cells(
     started = time.monotonic()
     known = {} if plan.force else known_work(plan.others, plan.results)
     missing: dict[Key, Ended] = {}  # what was not run, though it is asked for
+    passed: set[Key] = set()  # what others have trained on their way
 
     def not_run(ended: Ended) -> Ended:
         return missing.setdefault(ended.cell.key, ended)
 
-    for cell in cells:
-        if cell.tuned in missing:
+    for place, cell in enumerate(cells):
+        if cell.key in passed:
+            yield Ended(cell, "same")
+        elif cell.tuned in missing:
             yield not_run(replace(missing[cell.tuned], cell=cell, seconds=0.0))
         elif not plan.force and state(cell, plan.results) == "done":
             yield Ended(cell, "kept")
@@ -117,55 +120,106 @@ def run_cells(
             yield not_run(Ended(cell, "no time"))
         else:
             begun = time.monotonic()
+            later = [each for each in cells[place + 1 :] if each.key not in passed]
             try:
-                trained = _run(cell, plan, known, progress)
+                trained = _run(cell, later, plan, known, progress)
+                passed |= {each.key for each in trained}
                 yield Ended(cell, "ran" if trained else "same", time.monotonic() - begun)
             except FedmetaError as error:
                 yield not_run(Ended(cell, "failed", time.monotonic() - begun, str(error)))
 
 
 def _run(
-    cell: Cell, plan: Plan, known: dict[str, Result], progress: Callable[[str], Sequence[Callback]]
-) -> bool:
-    """Write the result of a cell; whether it had to be trained. Its runs are `known` then."""
-    begun, point = time.monotonic(), plan.results.point(cell)
+    cell: Cell,
+    later: Sequence[Cell],
+    plan: Plan,
+    known: dict[str, Result],
+    progress: Callable[[str], Sequence[Callback]],
+) -> list[Cell]:
+    """Write the result of a cell, and of later ones that its training passes.
+
+    Returns:
+        Those that were trained: none where the runs were `known`. They are known then.
+    """
+    begun, settings = time.monotonic(), _settings(cell, plan)
+
+    def keep(of: Cell, as_trained: Settings, found: Mapping[str, Any]) -> None:
+        about = description(of, plan.results.point(of), as_trained.execution)
+        result = {**about, "seconds": round(time.monotonic() - begun, 1), **found}
+        plan.results.write(of.key, result)
+        if (its_runs := work(of, as_trained)) is not None:
+            known.setdefault(its_runs, result)
+
+    runs = work(cell, settings)
+    if runs is None:
+        keep(cell, settings, _found(cell, settings, plan, progress))
+        return [cell]
+    if (same := known.get(runs)) is not None:
+        keep(cell, settings, {name: same[name] for name in (*_OF_A_RUN, "repeats")})
+        return []
+    group = [(cell, settings), *_on_the_way(cell, later, plan, known)]
+    stops = [each.training.rounds for _, each in group]
+    records = _trained(cell, settings, stops, progress)
+    for (each, its_settings), stop in zip(group, stops, strict=True):
+        keep(each, its_settings, {"repeats": records[stop]})
+    return [each for each, _ in group]
+
+
+def _settings(cell: Cell, plan: Plan) -> Settings:
+    """As they are trained: at the tuned point and with the final number of rounds."""
+    point = plan.results.point(cell)
     if cell.tuned is not None and point is None:
         raise SettingError(f"{cell.path} has no tuned settings", f"run {'/'.join(cell.tuned)}")
     settings = cell.build(point_table(cell, point), plan.machine)
-    if cell.equal is not None:
-        settings = _scaled(cell, settings, plan)
-    runs = work(cell, settings)
-    same = None if runs is None else known.get(runs)
-    if same is not None:
-        found: dict[str, Any] = {name: same[name] for name in (*_OF_A_RUN, "repeats")}
-    elif isinstance(cell.tasks, TaskSequence):
-        found = learn(cell, point, plan.machine, progress)
-    elif cell.grid:
-        if cell.tasks is None:
-            before = [] if plan.force else tried_before(cell, plan.results)
-            found = search(cell, point or {}, plan.machine, progress, before)
-        else:
-            found = search_strength(cell, plan.machine, progress)
-    elif cell.tasks is not None:
-        trained = train_continually(cell, settings, point, plan.machine, progress)
-        found = {"repeats": trained}
-    else:
-        repeats = [
-            Repeat(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
-        ]
-        outcomes = train_repeats(repeats, progress(cell.path))
-        records = [record(seed, each) for seed, each in zip(cell.seeds, outcomes, strict=True)]
+    return settings if cell.equal is None else _scaled(cell, settings, plan)
+
+
+def _on_the_way(
+    cell: Cell, later: Sequence[Cell], plan: Plan, known: Mapping[str, Result]
+) -> list[tuple[Cell, Settings]]:
+    """Later cells to run that train as a cell does, but end before or after it."""
+    found = []
+    for each in later:
+        if same_course(cell, each) and (plan.force or state(each, plan.results) != "done"):
+            settings = _settings(each, plan)
+            if work(each, settings) not in known:
+                found.append((each, settings))
+    return found
+
+
+def _trained(
+    cell: Cell,
+    settings: Settings,
+    stops: Sequence[int],
+    progress: Callable[[str], Sequence[Callback]],
+) -> dict[int, list[dict[str, Any]]]:
+    """What is kept of the repeats of a cell after each number of rounds."""
+    repeats = [
+        Repeat(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
+    ]
+    kept: dict[int, list[dict[str, Any]]] = {}
+    for stop, outcomes in train_stages(repeats, stops, progress(cell.path)).items():
+        kept[stop] = [record(seed, each) for seed, each in zip(cell.seeds, outcomes, strict=True)]
         if cell.final_loss:
             losses = losses_of_models(repeats, outcomes)
-            records = [{**a, "final_loss": b} for a, b in zip(records, losses, strict=True)]
-        found = {"repeats": records}
-    seconds = round(time.monotonic() - begun, 1)
-    about = description(cell, point, settings.execution)
-    result = {**about, "seconds": seconds, **found}
-    plan.results.write(cell.key, result)
-    if runs is not None:
-        known.setdefault(runs, result)
-    return same is None
+            pairs = zip(kept[stop], losses, strict=True)
+            kept[stop] = [{**one, "final_loss": loss} for one, loss in pairs]
+    return kept
+
+
+def _found(
+    cell: Cell, settings: Settings, plan: Plan, progress: Callable[[str], Sequence[Callback]]
+) -> dict[str, Any]:
+    """What a search or a continual problem comes to."""
+    point = plan.results.point(cell)
+    if isinstance(cell.tasks, TaskSequence):
+        return learn(cell, point, plan.machine, progress)
+    if cell.grid and cell.tasks is not None:
+        return search_strength(cell, plan.machine, progress)
+    if cell.grid:
+        before = [] if plan.force else tried_before(cell, plan.results)
+        return search(cell, point or {}, plan.machine, progress, before)
+    return {"repeats": train_continually(cell, settings, point, plan.machine, progress)}
 
 
 def description(cell: Cell, point: Table | None, execution: Execution) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 Two experiments may ask for one and the same training, a tuned cell may come to the settings it
 started from, and as many gradient evaluations may be as many rounds. A seed fixes everything, so
-the result is the same.
+the result is the same. And a training of fewer rounds is the beginning of one of more.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fedmeta.experiments.cell import Cell, plain
 from fedmeta.experiments.results import Result, Results, point_table
@@ -30,6 +31,23 @@ def work(cell: Cell, settings: Settings) -> str | None:
     if cell.grid or cell.tasks is not None:
         return None
     return json.dumps([plain(settings), list(cell.seeds), cell.final_loss], sort_keys=True)
+
+
+def same_course(cell: Cell, other: Cell) -> bool:
+    """Whether two cells declare trainings that differ in their number of rounds at most.
+
+    Example:
+        >>> short, long = (Cell(("a",), {"training": {"rounds": each}}, 2) for each in (5, 9))
+        >>> same_course(short, long)
+        True
+    """
+    return _without_rounds(cell) == _without_rounds(other)
+
+
+def _without_rounds(cell: Cell) -> Cell:
+    training = {**cell.settings.get("training", {}), "rounds": None}
+    settings = {**cell.settings, "training": training}
+    return replace(cell, key=(), settings=settings, equal=None, equal_settings={})
 
 
 def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
