@@ -14,7 +14,7 @@ from fedmeta.experiments import sequence_results
 from fedmeta.experiments.paper import TABLE_1
 from fedmeta.experiments.statistics import Entry
 from fedmeta.experiments.tables import UPDATES, data_sets, named
-from fedmeta.experiments.verdicts import BASELINES, DEFAULT, OURS, PARTITIONS, at
+from fedmeta.experiments.verdicts import BASELINES, DEFAULT, OURS, PARTITIONS, at, words
 from fedmeta.report.format import tick
 from fedmeta.storage import write_bytes, writing
 
@@ -188,10 +188,14 @@ def _convergence(figure: Figure, summary: Summary) -> None:
 
 
 def _logarithmic(axes: Axes) -> None:
-    """A logarithmic y axis with numbers that people read."""
+    """A logarithmic y axis with numbers that people read, as many as fit."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
     axes.yaxis.set_major_formatter(tick)
-    axes.yaxis.set_minor_formatter(tick)
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5) if high < 20 * low else (2, 5)))
+    axes.yaxis.set_minor_formatter(tick if high < 1000 * low else NullFormatter())
     axes.tick_params(axis="y", which="both", labelsize=8)
 
 
@@ -209,7 +213,8 @@ def _rho(figure: Figure, summary: Summary) -> None:
             each.plot(*row["loss"], color=tint, label=label)
         each.set(title=f"{named(data)}, {partition}", xlabel="round")
         _logarithmic(each)
-        each.legend(fontsize=8)
+        if found:
+            each.legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
         if number % len(names) == 0:
             each.set_ylabel("meta-loss on the sources")
 
@@ -286,7 +291,7 @@ def _dissimilarity(figure: Figure, summary: Summary) -> None:
         for tint, (name, row) in zip(_SERIES, found.items(), strict=False):
             if not row["targets"]:
                 continue
-            label = f"{name.replace('-', ' ')} (correlation {row['correlation']})"
+            label = f"{name.replace('-', ' ')} (correlation {words(row['correlation'])})"
             axes.plot(*zip(*row["targets"], strict=True), "o", color=tint, alpha=0.6, label=label)
     axes.set_xlabel("dissimilarity ‖∇L_m(θ) − Σw_i∇L_i(θ)‖ of the target")
     axes.set_ylabel("its accuracy, %")
@@ -305,16 +310,22 @@ def _ablation(figure: Figure, summary: Summary) -> None:
         return
     axes = _panels(figure, len(factors), 1, (7.6, 3.6))
     for each, (start, names) in zip(axes, factors.items(), strict=True):
+        places = [0.0]
         for number, data in enumerate(summary["ablation"]):
             for place, factor in enumerate(reversed(names)):
                 change = at(summary, "ablation", data, start, factor, "change")
+                if change is not None and change["mean"] is not None:
+                    places.append(float(change["mean"]))
                 y = place + 0.22 * (1 - number)
                 _mark(each, change, y, _SERIES[number], "o", named(data))
             asked = _published_change(summary, data, start)
             if asked is not None:
+                places.append(asked)
                 label = f"{named(data)}, as published"
                 each.axvline(asked, color=_SERIES[number], linestyle=":", label=label)
         each.axvline(0, color=_INK, linewidth=0.8)
+        margin = 0.12 * (max(places) - min(places)) or 1.0
+        each.set_xlim(min(places) - margin, max(places) + margin)  # wide intervals may leave it
         each.set_yticks(range(len(names)), list(reversed(names)), fontsize=8.5)
         each.set_title(f"from {named(start)}")
         each.set_xlabel("change of accuracy, points (paired, precise sets)")

@@ -177,16 +177,21 @@ def _rho(found: Found) -> Iterable[tuple[Key, Any]]:
 def _dissimilarity(found: Found) -> Iterable[tuple[Key, Any]]:
     for key, result in found.items():
         points = [pair for each in result["repeats"] for pair in each.get("targets", [])]
-        values = np.array(points, dtype=float).reshape(-1, 2)
-        varied = len(points) > 2 and bool((values.std(axis=0) > 0).all())
         yield (
             key,
             {
                 "targets": [[float(f"{a:.4g}"), rounded(100 * b)] for a, b in points],
-                "correlation": rounded(float(np.corrcoef(values.T)[0, 1])) if varied else None,
+                "correlation": entry(result["repeats"], _correlation),
                 "accuracy": accuracy(result["repeats"], "precise"),
             },
         )
+
+
+def _correlation(repeat: dict[str, Any]) -> float | None:
+    """Of dissimilarity and accuracy among the targets of one repeat; None if either is constant."""
+    values = np.array(repeat.get("targets", []), dtype=float).reshape(-1, 2)
+    varied = len(values) > 2 and bool((values.std(axis=0) > 0).all())
+    return float(np.corrcoef(values.T)[0, 1]) if varied else None
 
 
 def _ablation(found: Found) -> Iterable[tuple[Key, Any]]:

@@ -215,7 +215,7 @@ def convergence(summary: Summary) -> str:
 def rho(summary: Summary) -> str:
     """How training ends for several ρ."""
     rows = [
-        [*map(named, key), shown(found["accuracy"])]
+        [*map(named, key[:-1]), key[-1].removeprefix("rho-"), shown(found["accuracy"])]
         for key, found in _leaves(summary["rho"], "accuracy")
     ]
     return markdown(["partition", "data", "ρ", "accuracy, precise sets, %"], rows)
@@ -223,10 +223,10 @@ def rho(summary: Summary) -> str:
 
 def prior(summary: Summary) -> str:
     """What λ does."""
-    rows = [
-        [*map(named, key), shown(found["new-precise"]), shown(found["prior-precise"])]
-        for key, found in _leaves(summary["prior"], "new")
-    ]
+    rows = []
+    for (data, strength), found in _leaves(summary["prior"], "new"):
+        reached = [shown(found[name]) for name in ("new-precise", "prior-precise")]
+        rows.append([named(data), named(strength.removeprefix("lambda-")), *reached])
     return markdown(
         ["data", "λ", "targets of all classes, %", "targets of the prior task, %"], rows
     )
@@ -235,20 +235,20 @@ def prior(summary: Summary) -> str:
 def samples(summary: Summary) -> str:
     """Accuracy by support size, on precise sets."""
     rows = [
-        [*map(named, key[:-1]), key[-1].removesuffix("-precise"), shown(found)]
-        for key, found in _leaves(summary["samples"], "mean")
-        if key[-1].endswith("-precise")
+        [named(data), settings, size.split("-")[1], shown(found)]
+        for (data, settings, size), found in _leaves(summary["samples"], "mean")
+        if size.endswith("-precise")
     ]
-    return markdown(["data", "settings", "size", "accuracy, precise sets, %"], rows)
+    return markdown(["data", "settings", "support samples", "accuracy, precise sets, %"], rows)
 
 
 def dissimilarity(summary: Summary) -> str:
     """How accuracy goes with dissimilarity."""
     rows = [
-        [*map(named, key), shown(found["accuracy"]), f"{found['correlation']}"]
+        [*map(named, key), shown(found["accuracy"]), shown(found["correlation"])]
         for key, found in _leaves(summary["dissimilarity"], "targets")
     ]
-    heads = ["data", "prior", "accuracy, %", "correlation of accuracy and dissimilarity"]
+    heads = ["data", "prior", "accuracy, %", "its correlation with dissimilarity"]
     return markdown(heads, rows)
 
 
