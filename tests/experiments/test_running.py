@@ -339,3 +339,13 @@ def test_a_longer_training_is_taken_for_shorter_ones(results: Results, tmp_path:
             assert state(each, results) == "done"
     again = run(cells, results)
     assert [each.state for each in again] == ["kept"] * 5
+
+
+def test_a_later_cell_that_cannot_be_run_does_not_stop_another(results: Results) -> None:
+    never = replace(
+        CELL, key=("mine", "never"), settings=merged([SETTINGS, {"training": {"rounds": -1}}])
+    )
+    ended = run([CELL, never], results)
+    assert [each.state for each in ended] == ["ran", "failed"]
+    forced = run([CELL, never], results, force=True)
+    assert [each.state for each in forced] == ["ran", "failed"]

@@ -178,9 +178,10 @@ def _on_the_way(
     cell: Cell, later: Sequence[Cell], plan: Plan, known: Mapping[str, Result]
 ) -> list[tuple[Cell, Settings]]:
     """Later cells to run that train as a cell does, but end before or after it."""
+    wanted = ("to run", "outdated", "done") if plan.force else ("to run", "outdated")
     found = []
     for each in later:
-        if same_course(cell, each) and (plan.force or state(each, plan.results) != "done"):
+        if same_course(cell, each) and state(each, plan.results) in wanted:
             settings = _settings(each, plan)
             if work(each, settings) not in known:
                 found.append((each, settings))
