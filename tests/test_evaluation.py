@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +10,19 @@ from torch import nn
 
 from fedmeta import evaluation
 from fedmeta.algorithms import FedAvg
-from fedmeta.data import Federation, unpacked
+from fedmeta.data import Federation, Node, unpacked
 from fedmeta.engines.cohort import node_keys
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout
 from fedmeta.errors import DataError
-from fedmeta.evaluation import Evaluation, evaluate, evaluate_model, statistics
+from fedmeta.evaluation import (
+    Evaluation,
+    Targets,
+    TargetStore,
+    evaluate,
+    evaluate_model,
+    statistics,
+)
 from fedmeta.job import TrainingSettings
 from fedmeta.losses import cross_entropy, squared_error
 from fedmeta.models import ModelSettings
@@ -42,6 +50,20 @@ def with_precise(data: Federation, sizes: tuple[int, ...]) -> Federation:
 PRECISE = with_precise(CLASSES, (9, 0, 3, 14))
 
 
+def alone(
+    layout: Layout,
+    theta: Tree,
+    rule: Adaptation,
+    steps: tuple[int, ...],
+    data: Federation,
+    nodes: Sequence[Node] | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    targets = Targets(data, data.targets if nodes is None else nodes, PLAIN, seed)
+    store = TargetStore([targets], layout.execution)
+    return evaluate(layout, [(theta, rule)], steps, store)[0]
+
+
 def evaluated(
     data: Federation = CLASSES,
     layout: str = "batched-3",
@@ -50,16 +72,7 @@ def evaluated(
     seed: int = 0,
 ) -> Evaluation:
     objective = Objective(MODEL, cross_entropy)
-    return evaluate(
-        Layout(LAYOUTS[layout], objective),
-        MODEL.theta,
-        rule,
-        steps,
-        data,
-        data.targets,
-        PLAIN,
-        seed,
-    )
+    return alone(Layout(LAYOUTS[layout], objective), MODEL.theta, rule, steps, data, seed=seed)
 
 
 def test_statistics_by_hand() -> None:
@@ -145,15 +158,12 @@ def test_dropout_is_off() -> None:
     noisy = double(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 3)))
     theta = dict(zip(noisy.theta, plain.theta.values(), strict=True))
     results = [
-        evaluate(
+        alone(
             Layout(LAYOUTS["loop"], Objective(model, cross_entropy)),
             start,
             Adaptation(0.5),
             (2,),
             CLASSES,
-            CLASSES.targets,
-            PLAIN,
-            0,
         ).losses[2]
         for model, start in ((plain, plain.theta), (noisy, theta))
     ]
@@ -163,7 +173,7 @@ def test_dropout_is_off() -> None:
 def test_regression_has_mean_squared_error_and_no_classes() -> None:
     data, model = regression(), double(softmax_regression(2, 1))
     layout = Layout(LAYOUTS["batched-all"], Objective(model, squared_error))
-    got = evaluate(layout, model.theta, Adaptation(0.1), (0,), data, data.targets, PLAIN, 0)
+    got = alone(layout, model.theta, Adaptation(0.1), (0,), data)
     assert got.metric == "mse"
     assert got.seen_classes == {}
     for place, node in enumerate(data.targets):
@@ -230,9 +240,8 @@ def test_precise_sets_pass_through_the_model_in_parts(
     """And the adaptation is not done twice."""
     passes: list[int] = []
 
-    def evaluated_by_parts(at_once: int, data: Federation) -> Evaluation:
-        monkeypatch.setattr(evaluation, "longest_sets", lambda _: (0, 1))
-        monkeypatch.setattr(evaluation, "_AT_ONCE", at_once)
+    def evaluated_by_parts(times: int, data: Federation) -> Evaluation:
+        monkeypatch.setattr(evaluation, "_AT_ONCE", times)
 
         def predict(theta: Tree, inputs: torch.Tensor, key: torch.Tensor | None) -> torch.Tensor:
             passes.append(len(inputs))
@@ -240,17 +249,16 @@ def test_precise_sets_pass_through_the_model_in_parts(
 
         laid = Layout(LAYOUTS[layout], Objective(predict, cross_entropy))
         passes.clear()
-        return evaluate(
-            laid, MODEL.theta, Adaptation(0.5), (0, 2), data, data.targets[:1], PLAIN, 0
-        )
+        return alone(laid, MODEL.theta, Adaptation(0.5), (0, 2), data, data.targets[:1])
 
     whole = evaluated_by_parts(99, PRECISE)
     query, support = 4, 3
     assert passes == [query, 9, support, support, query, 9]
     assert evaluated_by_parts(99, CLASSES) == replace(whole, precise=None)
     assert passes == [query, support, support, query]
-    parts = evaluated_by_parts(4, PRECISE)
-    assert passes == [query, 4, 4, 1, support, support, query, 4, 4, 1]
+    parts = evaluated_by_parts(1, PRECISE)
+    at_once = query + support
+    assert passes == [query, at_once, 2, support, support, query, at_once, 2]
     assert parts.precise is not None
     assert whole.precise is not None
     assert parts.precise.losses[2] == pytest.approx(whole.precise.losses[2], abs=1e-12)
@@ -264,6 +272,36 @@ def test_a_model_that_blew_up_on_precise_samples_alone() -> None:
     assert replace(fine, precise=blown).per_node()[0]["precise_metric"] == {"1": None}
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("resident", [False, True])
+def test_several_models_at_once_do_as_each_alone(layout: str, resident: bool) -> None:
+    """Also where they have other numbers of targets, sizes, precise sets, seeds and factors."""
+    laid = Layout(LAYOUTS[layout], Objective(MODEL, cross_entropy))
+    few = with_precise(classification(targets=((2, 7), (4, 1)), classes=3, seed=1), (0, 0))
+    cases = []
+    for number, data in enumerate((PRECISE, few, CLASSES)):
+        theta = {name: leaf * (1 + 0.3 * number) for name, leaf in MODEL.theta.items()}
+        factors = {name: torch.full_like(leaf, 1 + number) for name, leaf in MODEL.theta.items()}
+        rule = Adaptation(0.2, batch_size=2, learned="parameter", factors=factors)
+        cases.append((theta, rule, Targets(data, data.targets, PLAIN, number)))
+    store = TargetStore([each for *_, each in cases], laid.execution, resident=resident)
+    models = [(theta, rule) for theta, rule, _ in cases]
+    for _ in range(2):  # again from what was kept
+        found = evaluate(laid, models, (0, 1, 3), store)
+        for got, (theta, rule, targets) in zip(found, cases, strict=True):
+            single = TargetStore([targets], laid.execution)
+            (wanted,) = evaluate(laid, [(theta, rule)], (0, 1, 3), single)
+            assert (got.precise is None) == (wanted.precise is None)
+            for mine, theirs in ((got, wanted), (got.precise, wanted.precise)):
+                if mine is None or theirs is None:
+                    continue
+                assert (mine.nodes, mine.query_sizes) == (theirs.nodes, theirs.query_sizes)
+                assert mine.values == theirs.values
+                assert mine.seen_classes == theirs.seen_classes
+                for steps, losses in theirs.losses.items():
+                    assert mine.losses[steps] == pytest.approx(losses, abs=1e-12)
+
+
 def test_without_targets() -> None:
     data = CLASSES.with_nodes(CLASSES.sources)
     with pytest.raises(DataError, match="no target nodes"):
@@ -273,7 +311,7 @@ def test_without_targets() -> None:
 def test_any_chunk_size_serves() -> None:
     execution = Execution(dtype="float64", path="batched", chunk=None)
     layout = Layout(execution, Objective(MODEL, cross_entropy))
-    got = evaluate(layout, MODEL.theta, Adaptation(0.5), (1,), CLASSES, CLASSES.targets, PLAIN, 0)
+    got = alone(layout, MODEL.theta, Adaptation(0.5), (1,), CLASSES)
     assert got.losses[1] == pytest.approx(evaluated().losses[1], abs=1e-12)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from fedmeta.data.federation import Federation, Node, Task
-from fedmeta.data.packing import Samples, longest_sets, pack_precise
+from fedmeta.data.packing import Samples, longest_sets, pack, pack_precise
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling
 from fedmeta.engines.cohort import node_keys
 from fedmeta.engines.execution import Execution, machine
 from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.samples import NodeStore
 from fedmeta.errors import DataError
 from fedmeta.meta_model import MetaModel
 from fedmeta.objective import Adaptation, Objective, adapt
@@ -140,77 +139,119 @@ class _Sets(NamedTuple):
     judged: tuple[Samples, ...]
 
 
-class _TargetStore:
-    """The samples of nodes that are evaluated, packed when they are needed."""
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Nodes that adapt a model and are judged, usually all targets of a federation.
+
+    Args:
+        federation: has the samples.
+        nodes: which nodes.
+        scaling: of the inputs.
+        seed: of mini-batches, where the adaptation draws any.
+    """
+
+    federation: Federation
+    nodes: Sequence[Node]
+    scaling: Scaling
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise DataError(f"{self.federation.name} has no target nodes", "raise target_share")
+
+
+class TargetStore:
+    """The samples of the targets of several models, one model's after the other's.
+
+    Args:
+        targets: of every model.
+        execution: device and dtype.
+        resident: keep the samples once they were packed, for those who evaluate again; where they
+            take more than a quarter of the memory budget, they are packed anew all the same.
+    """
 
     def __init__(
-        self,
-        federation: Federation,
-        nodes: Sequence[Node],
-        scaling: Scaling,
-        execution: Execution,
+        self, targets: Sequence[Targets], execution: Execution, *, resident: bool = False
     ) -> None:
-        self._own = NodeStore(federation, nodes, scaling, execution, resident=False)
-        self._nodes, self._execution = nodes, execution
-        self._pack = partial(pack_precise, federation, scaling=scaling, dtype=execution.torch_dtype)
-        self.precise = max(len(node.precise) for node in nodes)
+        self.targets, self._execution = targets, execution
+        everyone = [node for each in targets for node in each.nodes]
+        self.owner = torch.tensor([i for i, each in enumerate(targets) for _ in each.nodes])
+        self.sizes = longest_sets(everyone)
+        self.precise = max(len(node.precise) for node in everyone)
+        self._nodes = everyone
+        samples = targets[0].federation.inputs[:1].size * (sum(self.sizes) + self.precise)
+        room = len(everyone) * samples * execution.torch_dtype.itemsize <= execution.budget / 4
+        self._kept: dict[tuple[int, ...], _Sets] | None = {} if resident and room else None
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def chunk(self, positions: Tensor) -> _Sets:
         """Samples of the nodes at those positions, padded to a shape that is the same for all."""
-        support, query = self._own.chunk(positions)
-        some = [self._nodes[number] for number in positions.tolist()]
-        return _Sets(support, (query, *self._further(some, self.precise)))
+        places = tuple(positions.tolist())
+        if self._kept is not None and places in self._kept:
+            return self._kept[places]
+        parts = [
+            self._packed(self.targets[owner], [self._nodes[place] for place in mine], padded=True)
+            for owner, mine in groupby(places, key=lambda place: int(self.owner[place]))
+        ]
+        sets: _Sets = map_leaves(lambda *leaves: torch.cat(leaves), *parts)
+        if self._kept is not None:
+            self._kept[places] = sets
+        return sets
 
     def single(self, position: int) -> _Sets:
         """Samples of one node without padding, with a node axis of length 1."""
-        support, query = self._own.single(position)
-        return _Sets(support, (query, *self._further([self._nodes[position]], None)))
+        owner = self.targets[int(self.owner[position])]
+        return self._packed(owner, [self._nodes[position]], padded=False)
 
-    def _further(self, nodes: Sequence[Node], size: int | None) -> list[Samples]:
-        if not self.precise:
-            return []
-        packed = self._pack(nodes, size=size)
-        return [map_leaves(lambda leaf: leaf.to(self._execution.torch_device), packed)]
+    def _packed(self, owner: Targets, nodes: Sequence[Node], *, padded: bool) -> _Sets:
+        about = owner.federation, nodes, owner.scaling, self._execution.torch_dtype
+        support, query = pack(*about, sizes=self.sizes if padded else None)
+        judged = [query]
+        if self.precise:
+            judged.append(pack_precise(*about, size=self.precise if padded else None))
+        device = self._execution.torch_device
+        sets: _Sets = map_leaves(lambda leaf: leaf.to(device), _Sets(support, tuple(judged)))
+        return sets
 
 
 def evaluate(
     layout: Layout,
-    theta: Tree,
-    adaptation: Adaptation,
+    models: Sequence[tuple[Tree, Adaptation]],
     steps: Sequence[int],
-    federation: Federation,
-    nodes: Sequence[Node],
-    scaling: Scaling,
-    seed: int,
-) -> Evaluation:
-    """Adapt θ on every node's support set and measure on its query set.
+    store: TargetStore,
+) -> list[Evaluation]:
+    """Adapt each model on the support set of every node of its own and measure on its query set.
 
-    Where nodes have precise sets, the same adapted models are measured on these too.
+    Where nodes have precise sets, the same adapted models are measured on these too. All models
+    are computed at once, as one more axis of nodes.
 
     Args:
         layout: how nodes are computed.
-        theta: the meta-model.
-        adaptation: how a node adapts; its number of steps is replaced by those of `steps`.
+        models: θ, and how a node adapts it; adaptations may differ in their factors alone, and
+            their number of steps is replaced by those of `steps`.
         steps: numbers of steps to measure after, e.g. (0, 1, 5).
-        federation: has the samples.
-        nodes: which nodes, usually the targets.
-        scaling: of the inputs.
-        seed: of mini-batches, where the adaptation draws any.
+        store: the targets of every model.
     """
-    if not nodes:
-        raise DataError(f"{federation.name} has no target nodes", "raise target_share")
-    execution, task = layout.execution, federation.task
+    execution, task = layout.execution, store.targets[0].federation.task
     quiet = replace(layout.objective, predict=_without_draws(layout.objective))
     ordered = sorted(set(steps))
-    at_once = _AT_ONCE * sum(longest_sets(nodes))
+    at_once = _AT_ONCE * sum(store.sizes)
+    rule = models[0][1]
+    several = [(theta, dict(each.factors or {})) for theta, each in models]
+    joined = several[0]
+    if len(models) > 1:
+        joined = map_leaves(lambda *leaves: torch.stack(leaves), *several)
 
-    def measure(data: _Sets, key: Tensor) -> list[list[dict[str, Tensor]]]:
-        results, phi, done = [], theta, 0
+    def measure(data: _Sets, key: Tensor, owner: Tensor) -> list[list[dict[str, Tensor]]]:
+        phi, factors = joined
+        if len(models) > 1:
+            mine = owner.reshape(1)
+            phi, factors = map_leaves(lambda leaf: leaf.index_select(0, mine)[0], joined)
+        results, done = [], 0
         for wanted in ordered:
-            stretch = replace(adaptation, steps=wanted - done)
+            stretch = replace(rule, steps=wanted - done, factors=factors or None)
             phi = adapt(quiet, stretch, phi, data.support, key, first_step=done)
             results.append(
                 [measures(quiet, task, phi, data.support, each, at_once) for each in data.judged]
@@ -218,36 +259,43 @@ def evaluate(
             done = wanted
         return results
 
-    chunk = min(execution.chunk or 1, len(nodes))
-    store = _TargetStore(federation, nodes, scaling, execution)
-    small = replace(layout, execution=replace(execution, chunk=chunk))
-    keys = node_keys(nodes, seed).to(execution.torch_device)
+    # A chunk is so many nodes of every model that is trained at once.
+    chunk = (execution.chunk or 1) * (len(models) if execution.path == "batched" else 1)
+    small = replace(layout, execution=replace(execution, chunk=min(chunk, len(store))))
+    keys = torch.cat([node_keys(each.nodes, each.seed) for each in store.targets])
+    device = execution.torch_device
     with torch.no_grad():
-        results = small.map(measure, store, keys)
+        results = small.map(measure, store, keys.to(device), store.owner.to(device))
 
-    def judged(place: int, sizes: Sequence[int]) -> Evaluation:
-        some = [number for number, size in enumerate(sizes) if size > 0]
+    def judged(number: int, place: int, sizes: Sequence[int]) -> Evaluation:
+        nodes = store.targets[number].nodes
+        first = int((store.owner < number).sum())
+        some = [i for i, size in enumerate(sizes) if size > 0]
 
         def by_steps(name: str) -> Values:
             return {
-                count: result[place][name][some].tolist()
+                count: result[place][name][first : first + len(nodes)][some].tolist()
                 for count, result in zip(ordered, results, strict=True)
                 if name in result[place]
             }
 
         return Evaluation(
             metric=metric_name(task),
-            nodes=tuple(nodes[number].name for number in some),
-            query_sizes=tuple(sizes[number] for number in some),
+            nodes=tuple(nodes[i].name for i in some),
+            query_sizes=tuple(sizes[i] for i in some),
             values=by_steps("metric"),
             seen_classes=by_steps("seen"),
             losses=by_steps("loss"),
         )
 
-    result = judged(0, [len(node.query) for node in nodes])
-    if not store.precise:
-        return result
-    return replace(result, precise=judged(1, [len(node.precise) for node in nodes]))
+    found = []
+    for number, each in enumerate(store.targets):
+        evaluation = judged(number, 0, [len(node.query) for node in each.nodes])
+        precise = [len(node.precise) for node in each.nodes]
+        if any(precise):
+            evaluation = replace(evaluation, precise=judged(number, 1, precise))
+        found.append(evaluation)
+    return found
 
 
 def evaluate_model(
@@ -276,11 +324,10 @@ def evaluate_model(
     network = model.network.to(execution.torch_device, execution.torch_dtype)
     theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
     layout = Layout(execution, Objective(predictor(network, execution), model.loss))
-    nodes = federation.targets
+    targets = Targets(federation, federation.targets, model.scaling, seed)
     with machine(execution):
-        return evaluate(
-            layout, theta, model.adaptation, steps, federation, nodes, model.scaling, seed
-        )
+        store = TargetStore([targets], execution)
+        return evaluate(layout, [(theta, model.adaptation)], steps, store)[0]
 
 
 def score(model: MetaModel, inputs: Array, labels: Array) -> float:

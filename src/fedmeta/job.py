@@ -22,14 +22,14 @@ from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.ranks import Ranks
 from fedmeta.engines.resolution import lay_out
 from fedmeta.errors import DataError, SettingError, require, require_whole
-from fedmeta.evaluation import Evaluation, evaluate
+from fedmeta.evaluation import Evaluation, Targets, TargetStore, evaluate
 from fedmeta.fleet.privacy import Exposure
 from fedmeta.fleet.uplink import Uplink
 from fedmeta.functional import FunctionalModel, check_on_samples, functionalise
 from fedmeta.losses import Loss, check_loss, named_loss
 from fedmeta.meta_model import MetaModel, check_same_tensors
 from fedmeta.models import ModelSettings, build
-from fedmeta.objective import RECOMMENDED, RECOMMENDED_FOR_VALUES
+from fedmeta.objective import RECOMMENDED, RECOMMENDED_FOR_VALUES, Adaptation
 from fedmeta.participation import Participation
 from fedmeta.plain import to_plain
 from fedmeta.regularizers import described
@@ -144,19 +144,26 @@ class Job:
 
     def evaluate(self, state: PlatformState) -> Evaluation | None:
         """The targets under the current model; None if there are none."""
-        rule = self.algorithm.adaptation(state)
         if not self.federation.targets:
             return None
-        return evaluate(
-            self.layout,
-            self.algorithm.model(state),
-            rule,
-            (0, *self.training.evaluation_steps, rule.steps),
-            self.federation,
-            self.federation.targets,
-            self.scaling,
-            self.training.seed,
-        )
+        store = TargetStore([self.targets], self.layout.execution)
+        return evaluate(self.layout, [self.for_targets(state)], self.measured_after(state), store)[
+            0
+        ]
+
+    @property
+    def targets(self) -> Targets:
+        """Who is evaluated."""
+        nodes = self.federation.targets
+        return Targets(self.federation, nodes, self.scaling, self.training.seed)
+
+    def for_targets(self, state: PlatformState) -> tuple[Tree, Adaptation]:
+        """The model that targets adapt, and how."""
+        return self.algorithm.model(state), self.algorithm.adaptation(state)
+
+    def measured_after(self, state: PlatformState) -> tuple[int, ...]:
+        """Numbers of adaptation steps that targets are measured after."""
+        return (0, *self.training.evaluation_steps, self.algorithm.adaptation(state).steps)
 
     def meta_model(self, state: PlatformState, run_id: str) -> MetaModel:
         """The artefact that a device needs, on the CPU wherever it was trained."""

@@ -25,7 +25,7 @@ from fedmeta.engines.local import LocalEngine
 from fedmeta.engines.priors import what_differs
 from fedmeta.engines.reading import Reading
 from fedmeta.errors import DivergedError, MemoryBudgetError, SettingError
-from fedmeta.evaluation import Evaluation
+from fedmeta.evaluation import Evaluation, TargetStore, evaluate
 from fedmeta.from_settings import arguments
 from fedmeta.job import Job, prepare
 from fedmeta.run_folder import Record, RunFolder
@@ -323,7 +323,11 @@ def _course(
     for callback in callbacks:
         callback.on_start(1, first.training.rounds)
     readings: list[Reading] = []
-    evaluations: dict[int, list[Evaluation | None]] = {}
+    evaluations: dict[int, Sequence[Evaluation | None]] = {}
+    store = None
+    if all(job.federation.targets for job in jobs):
+        targets = [job.targets for job in jobs]
+        store = TargetStore(targets, first.layout.execution, resident=True)
     states = {0: state}
     started = time.perf_counter()
     for number in range(1, first.training.rounds + 1):
@@ -334,13 +338,24 @@ def _course(
             if not any(readings[-2].of(i).finite for i in range(count)):
                 break  # all have diverged
         if first.training.evaluates(number) or number in stops:
-            evaluations[number] = [job.evaluate(_repeat(state, i)) for i, job in enumerate(jobs)]
+            evaluations[number] = _evaluated(jobs, state, store)
         if number in stops:
             states[number] = state
     if readings:
         _tell(callbacks, len(readings), readings[-1].of(0))
     seconds = (time.perf_counter() - started) / max(1, len(readings)) / count
     return _Course(readings, evaluations, states, state, seconds)
+
+
+def _evaluated(
+    jobs: Sequence[Job], state: PlatformState, store: TargetStore | None
+) -> Sequence[Evaluation | None]:
+    """The targets of every job, all at once; one by one where some have none."""
+    states = [_repeat(state, i) for i in range(len(jobs))]
+    if store is None:
+        return [job.evaluate(mine) for job, mine in zip(jobs, states, strict=True)]
+    models = [job.for_targets(mine) for job, mine in zip(jobs, states, strict=True)]
+    return evaluate(jobs[0].layout, models, jobs[0].measured_after(states[0]), store)
 
 
 def _repeat(state: PlatformState, number: int) -> PlatformState:

@@ -112,13 +112,13 @@ def _judged(repeat: Repeat, outcome: Outcome) -> float | None:
     """What the held-out nodes reach by the adaptation of this point, or None if it diverged."""
     if isinstance(outcome, DivergedError):
         return None
-    model, summary = outcome.meta_model, outcome.summary
+    model, found = outcome.meta_model, outcome.evaluation
     inner = getattr(repeat.settings.algorithm, "inner", model.adaptation)
-    if model.adaptation.factors is None:  # learned step sizes are the model's own
-        model = replace(model, adaptation=inner)
-    execution = from_plain(Execution, summary["settings"]["execution"], "execution")
-    steps = model.adaptation.steps
-    found = evaluate_model(
-        model, repeat.federation, [steps], execution=execution, seed=summary["seed"]
-    )
-    return short(found.summary()[str(steps)]["mean"])
+    # Learned step sizes are the model's own.
+    if found is None or (model.adaptation.factors is None and inner != model.adaptation):
+        model, summary = replace(model, adaptation=inner), outcome.summary
+        execution = from_plain(Execution, summary["settings"]["execution"], "execution")
+        found = evaluate_model(
+            model, repeat.federation, [inner.steps], execution=execution, seed=summary["seed"]
+        )
+    return short(found.summary()[str(model.adaptation.steps)]["mean"])
