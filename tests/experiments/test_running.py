@@ -349,3 +349,18 @@ def test_a_later_cell_that_cannot_be_run_does_not_stop_another(results: Results)
     assert [each.state for each in ended] == ["ran", "failed"]
     forced = run([CELL, never], results, force=True)
     assert [each.state for each in forced] == ["ran", "failed"]
+
+
+def test_known_runs_are_taken_when_the_time_is_over(results: Results) -> None:
+    """And those of as many rounds as cost as much are known as well."""
+    dear = merged([SETTINGS, {"algorithms": {"fedavg": {"local_steps": 3}}}])
+    equal = replace(CELL, key=("mine", "equal"), equal=("mine", "dear"), equal_settings=dear)
+    run([equal], results)
+    longer = merged([SETTINGS, {"training": {"rounds": 6}}])
+    twin = replace(CELL, key=("mine", "twin"), settings=longer)
+    ended = run([CELL, twin], results, others=[equal], seconds=-1.0)
+    assert [each.state for each in ended] == ["no time", "same"]
+    taken, found = results.read(twin.key), results.read(equal.key)
+    assert taken is not None
+    assert found is not None
+    assert taken["repeats"] == found["repeats"]

@@ -116,17 +116,32 @@ def run_cells(
             yield not_run(replace(missing[cell.tuned], cell=cell, seconds=0.0))
         elif not plan.force and state(cell, plan.results) == "done":
             yield Ended(cell, "kept")
-        elif plan.seconds is not None and time.monotonic() - started > plan.seconds:
-            yield not_run(Ended(cell, "no time"))
         else:
             begun = time.monotonic()
+            late = plan.seconds is not None and begun - started > plan.seconds
             later = [each for each in cells[place + 1 :] if each.key not in passed]
             try:
-                trained = _run(cell, later, plan, known, progress)
-                passed |= {each.key for each in trained}
-                yield Ended(cell, "ran" if trained else "same", time.monotonic() - begun)
+                if _taken(cell, plan, known):
+                    yield Ended(cell, "same")
+                elif late:
+                    yield not_run(Ended(cell, "no time"))
+                else:
+                    trained = _run(cell, later, plan, known, progress)
+                    passed |= {each.key for each in trained}
+                    yield Ended(cell, "ran", time.monotonic() - begun)
             except FedmetaError as error:
                 yield not_run(Ended(cell, "failed", time.monotonic() - begun, str(error)))
+
+
+def _taken(cell: Cell, plan: Plan, known: dict[str, Result]) -> bool:
+    """Write the result of a cell whose runs are known; whether they are."""
+    settings = _settings(cell, plan)
+    same = known.get(work(cell, settings) or "")
+    if same is None:
+        return False
+    found = {name: same[name] for name in (*_OF_A_RUN, "repeats")}
+    _keep(cell, settings, found, plan, known)
+    return True
 
 
 def _run(
@@ -136,33 +151,38 @@ def _run(
     known: dict[str, Result],
     progress: Callable[[str], Sequence[Callback]],
 ) -> list[Cell]:
-    """Write the result of a cell, and of later ones that its training passes.
+    """Train a cell and write its result, and those of later ones that its training passes.
 
     Returns:
-        Those that were trained: none where the runs were `known`. They are known then.
+        All of them. Their runs are known then.
     """
     begun, settings = time.monotonic(), _settings(cell, plan)
-
-    def keep(of: Cell, as_trained: Settings, found: Mapping[str, Any]) -> None:
-        about = description(of, plan.results.point(of), as_trained.execution)
-        result = {**about, "seconds": round(time.monotonic() - begun, 1), **found}
-        plan.results.write(of.key, result)
-        if (its_runs := work(of, as_trained)) is not None:
-            known.setdefault(its_runs, result)
-
-    runs = work(cell, settings)
-    if runs is None:
-        keep(cell, settings, _found(cell, settings, plan, progress))
-        return [cell]
-    if (same := known.get(runs)) is not None:
-        keep(cell, settings, {name: same[name] for name in (*_OF_A_RUN, "repeats")})
-        return []
-    group = [(cell, settings), *_on_the_way(cell, later, plan, known)]
-    stops = [each.training.rounds for _, each in group]
-    records = _trained(cell, settings, stops, progress)
-    for (each, its_settings), stop in zip(group, stops, strict=True):
-        keep(each, its_settings, {"repeats": records[stop]})
+    if work(cell, settings) is None:
+        found = {cell.key: _found(cell, settings, plan, progress)}
+        group = [(cell, settings)]
+    else:
+        group = [(cell, settings), *_on_the_way(cell, later, plan, known)]
+        stops = [each.training.rounds for _, each in group]
+        records = _trained(cell, settings, stops, progress)
+        found = {
+            each.key: {"repeats": records[stop]}
+            for (each, _), stop in zip(group, stops, strict=True)
+        }
+    seconds = {"seconds": round(time.monotonic() - begun, 1)}
+    for each, its_settings in group:
+        _keep(each, its_settings, seconds | found[each.key], plan, known)
     return [each for each, _ in group]
+
+
+def _keep(
+    cell: Cell, settings: Settings, found: Mapping[str, Any], plan: Plan, known: dict[str, Result]
+) -> None:
+    """Write a result, and know its runs."""
+    about = description(cell, plan.results.point(cell), settings.execution)
+    result = {**about, **found}
+    plan.results.write(cell.key, result)
+    if (runs := work(cell, settings)) is not None:
+        known.setdefault(runs, result)
 
 
 def _settings(cell: Cell, plan: Plan) -> Settings:

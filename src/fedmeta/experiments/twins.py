@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from fedmeta.experiments.cell import Cell, plain
 from fedmeta.experiments.results import Result, Results, point_table
-from fedmeta.settings import Settings
+from fedmeta.settings import Settings, merged
 
 
 def work(cell: Cell, settings: Settings) -> str | None:
@@ -51,7 +51,7 @@ def _without_rounds(cell: Cell) -> Cell:
 
 
 def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
-    """The runs that have a current result, and that result; what has scaled rounds is left out.
+    """The runs that have a current result, and that result.
 
     The result itself, not where it lies: its cell may come to other runs meanwhile.
 
@@ -61,9 +61,15 @@ def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
     """
     known: dict[str, Result] = {}
     for cell in cells:
-        found = results.current(cell) if cell.equal is None else None
-        if found is not None:
-            runs = work(cell, cell.build(point_table(cell, found["point"])))
-            if runs is not None:
-                known.setdefault(runs, found)
+        if (found := results.current(cell)) is None:
+            continue
+        point = point_table(cell, found["point"])
+        if cell.equal is not None:  # its rounds were scaled: as many as its runs had
+            finished = [each["rounds"] for each in found["repeats"] if not each["diverged"]]
+            if not finished:
+                continue
+            point = merged([point, {"training": {"rounds": finished[0]}}])
+        runs = work(cell, cell.build(point))
+        if runs is not None:
+            known.setdefault(runs, found)
     return known
