@@ -156,11 +156,15 @@ def _mark(axes: Axes, entry: Entry | None, y: float, colour: str, mark: str, lab
 
 def _convergence(figure: Figure, summary: Summary) -> None:
     """Loss and accuracy against rounds, then accuracy against what they cost."""
-    names = data_sets(summary)
-    axes = _panels(figure, 4, len(names), (3.9, 2.3))
+    found_here = at(summary, "convergence", "fixed-pairs") or {}
+    names = [name for name in data_sets(summary) if name in found_here]
+    if not names:
+        return
+    axes = _panels(figure, 4, len(names), (3.9 if len(names) > 1 else 6.4, 2.3))
     for column, data in enumerate(names):
         loss, *others = (axes[row * len(names) + column] for row in range(4))
-        for algorithm, variants in (at(summary, "convergence", "fixed-pairs", data) or {}).items():
+        starts = []
+        for algorithm, variants in found_here[data].items():
             for variant, found in variants.items():
                 look: dict[str, Any] = {
                     "color": _COLOURS[algorithm],
@@ -168,6 +172,7 @@ def _convergence(figure: Figure, summary: Summary) -> None:
                     "label": f"{named(algorithm)}, {variant}",
                 }
                 loss.plot(*found["loss"], **look)
+                starts += found["loss"][1][:1]
                 rounds, shares = found["reached-precise"]
                 reached = [100 * share for share in shares]
                 cost = found["per-round"]
@@ -175,6 +180,9 @@ def _convergence(figure: Figure, summary: Summary) -> None:
                 for each, unit in zip(others, units, strict=True):
                     each.plot([unit * number for number in rounds], reached, **look)
         loss.set(title=named(data), xlabel="round")
+        loss.set_yscale("log")
+        if starts:
+            loss.set_ylim(top=min(loss.get_ylim()[1], 3 * max(starts)))  # some go far beyond
         _logarithmic(loss)
         for each, label in zip(
             others, ("round", "gradient evaluations per node", "MB per node"), strict=True
@@ -184,7 +192,7 @@ def _convergence(figure: Figure, summary: Summary) -> None:
             loss.set_ylabel("training loss")
             for each in others:
                 each.set_ylabel("accuracy, %")
-    _legend(figure, axes)
+    _legend(figure, axes, min(4, 2 * len(names)))
 
 
 def _logarithmic(axes: Axes) -> None:
