@@ -302,6 +302,22 @@ def test_several_models_at_once_do_as_each_alone(layout: str, resident: bool) ->
                     assert mine.losses[steps] == pytest.approx(losses, abs=1e-12)
 
 
+def test_samples_are_kept_once() -> None:
+    """Not for chunks of two sizes, which memory that ran out leaves."""
+    targets = Targets(PRECISE, PRECISE.targets, PLAIN, 0)
+    store = TargetStore([targets], LAYOUTS["batched-all"], resident=True)
+    everyone = store.chunk(torch.arange(4))
+    assert store.chunk(torch.arange(4)) is everyone
+    halves = [store.chunk(rows) for rows in torch.arange(4).split(2)]
+    for rows, half in zip(torch.arange(4).split(2), halves, strict=True):
+        assert store.chunk(rows) is half
+        assert torch.equal(half.support.inputs, everyone.support.inputs[rows])
+    assert store.chunk(torch.arange(4)) is not everyone
+    small = replace(LAYOUTS["batched-all"], memory=1e-6)
+    store = TargetStore([targets], small, resident=True)
+    assert store.chunk(torch.arange(4)) is not store.chunk(torch.arange(4))
+
+
 def test_without_targets() -> None:
     data = CLASSES.with_nodes(CLASSES.sources)
     with pytest.raises(DataError, match="no target nodes"):

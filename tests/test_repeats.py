@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fedmeta.augmentation import Augmentation
 from fedmeta.data import load
 from fedmeta.engines import recording
 from fedmeta.engines.execution import Execution
+from fedmeta.engines.local import LocalEngine
 from fedmeta.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.fleet.guard import Guard
 from fedmeta.fleet.privacy import Privacy
@@ -124,19 +125,18 @@ def repeats_of(table: dict[str, Any]) -> list[Repeat]:
     ]
 
 
-@pytest.mark.parametrize("path", ["batched", "loop"])
-def test_shorter_trainings_are_the_beginning_of_the_longest(
-    path: Literal["batched", "loop"],
-) -> None:
+SINUSOIDS: dict[str, Any] = {
+    "algorithm": "admm-fedmeta",
+    "data": {"name": "sinusoid", "nodes": 8},
+    "training": {"rounds": 3, "evaluate_every": 2},
+    "execution": {"path": "batched"},
+}
+
+
+def test_shorter_trainings_are_the_beginning_of_the_longest() -> None:
     """Bit for bit what they come to by themselves, evaluations on the way included."""
-    table = {
-        "algorithm": "admm-fedmeta",
-        "data": {"name": "sinusoid", "nodes": 8},
-        "training": {"rounds": 3, "evaluate_every": 2},
-        "execution": {"path": path},
-    }
-    repeats = repeats_of(table)
-    found = train_stages(repeats, [5, 2, 3])
+    repeats = repeats_of(SINUSOIDS)
+    found = train_stages(repeats, [5, 2])
     assert sorted(found) == [2, 3, 5]
     for rounds, outcomes in found.items():
         wanted = train_repeats([each.lasting(rounds) for each in repeats])
@@ -153,14 +153,40 @@ def test_shorter_trainings_are_the_beginning_of_the_longest(
             }
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"execution": {"path": "loop"}},
+        {"algorithm": "fedavg", "uplink": {"privacy": {"dp": "local", "epsilon": 8.0}}},
+        {"training": {"patience": 1}},
+    ],
+    ids=["one by one", "noise for so many rounds", "may stop early"],
+)
+def test_only_their_own_rounds_where_nothing_is_passed(change: dict[str, Any]) -> None:
+    found = train_stages(repeats_of(merged([SINUSOIDS, change])), [5, 2])
+    assert list(found) == [3]
+
+
 def test_a_run_that_diverges_later_has_not_diverged_before() -> None:
     """Its shorter training is whole; when all have diverged, so have those that were to come."""
     far = {"fedavg": {"step_size": 1e6}}
-    data = {"name": "sinusoid", "nodes": 8}
-    repeats = repeats_of({"algorithm": "fedavg", "algorithms": far, "data": data})
-    found = train_stages(repeats, [0, 40, 60])
+    own = {"algorithm": "fedavg", "algorithms": far, "training": {"rounds": 60}}
+    found = train_stages(repeats_of(merged([SINUSOIDS, own])), [0, 40])
     assert [isinstance(each, DivergedError) for each in found[0]] == [False, False]
     assert [isinstance(each, DivergedError) for each in found[40] + found[60]] == [True] * 4
+
+
+def test_notes_belong_to_those_who_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([[], ["memory ran out"], [], [], []])
+    monkeypatch.setattr(LocalEngine, "notes", lambda _: next(said))
+    found = train_stages(repeats_of(SINUSOIDS), [1, 5])
+    noted = {
+        rounds: [each.get("note") for run in runs if isinstance(run, Run) for each in run.history]
+        for rounds, runs in found.items()
+    }
+    assert noted[1] == [None] * 2
+    for rounds in (3, 5):
+        assert noted[rounds] == ([None] * (rounds - 1) + ["memory ran out"]) * 2
 
 
 def test_one_that_diverges_does_not_disturb_the_others(tmp_path: Path) -> None:
@@ -228,7 +254,7 @@ def test_folders_are_those_of_runs(tmp_path: Path) -> None:
 
 def test_what_cannot_be_trained_together() -> None:
     loop = replace(DOUBLE, path="loop")
-    few = replace(TRAINING, rounds=3)
+    few, seldom = replace(TRAINING, rounds=3), replace(TRAINING, evaluation_steps=(1, 7))
     jobs = jobs_for((4, 5))
     assert what_separates(jobs) is None
     for group, reason in [
@@ -237,6 +263,7 @@ def test_what_cannot_be_trained_together() -> None:
         (jobs_for((4, 5), participation=Participation(lost=0.5)), "not all nodes are counted"),
         (jobs_for((4, 5), training=replace(TRAINING, patience=2)), "stop early"),
         ([jobs[0], *jobs_for((5,), training=few)], "numbers of rounds"),
+        ([jobs[0], *jobs_for((5,), training=seldom)], "at different times"),
         ([jobs[0], *jobs_for((5,), uplink=Uplink(Guard("reject")))], "different ways"),
         (jobs_for((4, 5), uplink=Uplink(privacy=Privacy("central", noise=1.0))), "noise"),
     ]:

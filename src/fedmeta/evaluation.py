@@ -167,7 +167,7 @@ class TargetStore:
         targets: of every model.
         execution: device and dtype.
         resident: keep the samples once they were packed, for those who evaluate again; where they
-            take more than a quarter of the memory budget, they are packed anew all the same.
+            take more than a sixteenth of the memory budget, they are packed anew all the same.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class TargetStore:
         self.precise = max(len(node.precise) for node in everyone)
         self._nodes = everyone
         samples = targets[0].federation.inputs[:1].size * (sum(self.sizes) + self.precise)
-        room = len(everyone) * samples * execution.torch_dtype.itemsize <= execution.budget / 4
+        room = len(everyone) * samples * execution.torch_dtype.itemsize <= execution.budget / 16
         self._kept: dict[tuple[int, ...], _Sets] | None = {} if resident and room else None
 
     def __len__(self) -> int:
@@ -197,6 +197,8 @@ class TargetStore:
         ]
         sets: _Sets = map_leaves(lambda *leaves: torch.cat(leaves), *parts)
         if self._kept is not None:
+            if sum(map(len, self._kept)) + len(places) > len(self):  # chunks of another size
+                self._kept.clear()
             self._kept[places] = sets
         return sets
 

@@ -27,7 +27,7 @@ from fedmeta.engines.reading import Reading
 from fedmeta.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.evaluation import Evaluation, TargetStore, evaluate
 from fedmeta.from_settings import arguments
-from fedmeta.job import Job, prepare
+from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.run_folder import Record, RunFolder
 from fedmeta.settings import Settings
 from fedmeta.training import Callback, Run, conclude, diverged, end, identify, train
@@ -109,24 +109,25 @@ def train_repeats(repeats: Sequence[Repeat], callbacks: Sequence[Callback] = ())
 def train_stages(
     repeats: Sequence[Repeat], stops: Sequence[int], callbacks: Sequence[Callback] = ()
 ) -> dict[int, list[Outcome]]:
-    """What the repeats end with after each of several numbers of rounds.
+    """What the repeats end with, and what they would have ended with after other rounds.
 
-    A shorter training is the beginning of a longer one, so that all at once train the longest
-    alone. One after the other each is trained by itself.
+    A shorter training is the beginning of a longer one, so that several cost no more than the
+    longest. Only those that are trained all at once can be looked at on the way. Where they are
+    not, and where nodes add noise for a promise that counts rounds, the repeats' own number of
+    rounds is all there is.
 
     Args:
-        repeats: as for `train_repeats`; their own number of rounds plays no part.
-        stops: numbers of rounds.
+        repeats: as for `train_repeats`.
+        stops: numbers of rounds beside their own.
         callbacks: told of every round.
     """
-    longest = [each.lasting(max(stops)) for each in repeats]
-    if (jobs := jobs_together(longest)) is None:
-        return {
-            stop: [each.lasting(stop).train(callbacks) for each in repeats]
-            for stop in sorted(set(stops))
-        }
+    own = repeats[0].settings.training.rounds
+    longest = [each.lasting(max(own, *stops)) for each in repeats] if stops else list(repeats)
+    jobs = jobs_together(longest) if stops else None
+    if jobs is None or jobs[0].uplink.privacy.on:
+        return {own: train_repeats(repeats, callbacks)}
     origins = [each.origin for each in repeats]
-    return _train_together(jobs, stops, origins=origins, callbacks=callbacks)
+    return _train_together(jobs, [own, *stops], origins=origins, callbacks=callbacks)
 
 
 def jobs_together(repeats: Sequence[Repeat]) -> list[Job] | None:
@@ -163,6 +164,8 @@ def what_separates(jobs: Sequence[Job]) -> str | None:
     for job in jobs[1:]:
         if job.training.rounds != first.training.rounds:
             return "they run for different numbers of rounds"
+        if _looks(job.training) != _looks(first.training):
+            return "their targets are evaluated at different times"
         if job.uplink != first.uplink:
             return "their contributions are changed in different ways on their way"
         if len(job.federation.sources) != len(first.federation.sources):
@@ -173,6 +176,11 @@ def what_separates(jobs: Sequence[Job]) -> str | None:
         if not all(torch.equal(mine[name], theirs[name]) for name in theirs):
             return "their models have different frozen parts"
     return None
+
+
+def _looks(training: TrainingSettings) -> tuple[Any, ...]:
+    """When and how often targets are evaluated."""
+    return training.evaluate_every, training.evaluation_steps
 
 
 def train_together(
@@ -252,8 +260,7 @@ def _train_together(
         for stop in sorted(set(stops) - {first.training.rounds}):
             shorter = [job.lasting(stop) for job in jobs]
             outcomes[stop] = course.ends(shorter, identified(shorter), [None] * len(jobs))
-        notes = engine.notes()
-        outcomes[first.training.rounds] = course.ends(jobs, identities, opened, notes)
+        outcomes[first.training.rounds] = course.ends(jobs, identities, opened)
         for callback in callbacks:
             callback.on_end({"status": "finished", "rounds": len(course.readings)})
     return outcomes
@@ -268,6 +275,7 @@ class _Course:
         evaluations: by round, one per job.
         states: by number of rounds, where training may end.
         last: the state after all readings.
+        notes: by round, what people should know of.
         seconds: per round and job.
     """
 
@@ -275,6 +283,7 @@ class _Course:
     evaluations: Mapping[int, Sequence[Evaluation | None]]
     states: Mapping[int, PlatformState]
     last: PlatformState
+    notes: Mapping[int, Sequence[str]]
     seconds: float
 
     def ends(
@@ -282,13 +291,13 @@ class _Course:
         jobs: Sequence[Job],
         identities: Sequence[Mapping[str, Any]],
         folders: Sequence[RunFolder | None],
-        notes: Sequence[str] = (),
     ) -> list[Outcome]:
         """The outcome of jobs that last no longer than these did."""
         training = jobs[0].training
         stop, state = training.rounds, self.states.get(training.rounds, self.last)
         due = {at: found for at, found in self.evaluations.items() if training.evaluates(at)}
         evaluations = {at: found for at, found in due.items() if at <= stop}
+        notes = [note for at, some in self.notes.items() if at <= stop for note in some]
         outcomes: list[Outcome] = []
         for i, (job, identity, folder) in enumerate(zip(jobs, identities, folders, strict=True)):
             history, broken = _history(self.readings[:stop], evaluations, i, self.seconds)
@@ -317,45 +326,57 @@ def _course(
 ) -> _Course:
     """All rounds, or until all jobs have diverged."""
     first, count = jobs[0], len(jobs)
+    training, rounds = first.training, first.training.rounds
     state, nodes = engine.start(
         map_leaves(lambda *leaves: torch.stack(leaves), *(job.model.theta for job in jobs))
     )
     for callback in callbacks:
-        callback.on_start(1, first.training.rounds)
+        callback.on_start(1, rounds)
     readings: list[Reading] = []
     evaluations: dict[int, Sequence[Evaluation | None]] = {}
+    looks = [each for each in range(1, rounds + 1) if training.evaluates(each) or each in stops]
     store = None
     if all(job.federation.targets for job in jobs):
         targets = [job.targets for job in jobs]
-        store = TargetStore(targets, first.layout.execution, resident=True)
-    states = {0: state}
+        store = TargetStore(targets, first.layout.execution, resident=len(looks) > 1)
+    states, notes = {0: state}, {}
     started = time.perf_counter()
-    for number in range(1, first.training.rounds + 1):
+    for number in range(1, rounds + 1):
         state, nodes, reading = engine.round(state, nodes, number)
         readings.append(reading)
+        notes[number] = engine.notes()
         if number > 1:  # the round before, while the device computes this one
             _tell(callbacks, number - 1, readings[-2].of(0))
             if not any(readings[-2].of(i).finite for i in range(count)):
                 break  # all have diverged
-        if first.training.evaluates(number) or number in stops:
-            evaluations[number] = _evaluated(jobs, state, store)
+        if number in looks:
+            evaluations[number] = _evaluated(jobs, state, store, engine.chunk)
         if number in stops:
             states[number] = state
     if readings:
         _tell(callbacks, len(readings), readings[-1].of(0))
     seconds = (time.perf_counter() - started) / max(1, len(readings)) / count
-    return _Course(readings, evaluations, states, state, seconds)
+    return _Course(readings, evaluations, states, state, notes, seconds)
 
 
 def _evaluated(
-    jobs: Sequence[Job], state: PlatformState, store: TargetStore | None
+    jobs: Sequence[Job], state: PlatformState, store: TargetStore | None, chunk: int
 ) -> Sequence[Evaluation | None]:
-    """The targets of every job, all at once; one by one where some have none."""
+    """The targets of every job, all at once; one by one where some have none.
+
+    Args:
+        jobs: of equal settings.
+        state: of all of them.
+        store: their targets.
+        chunk: nodes of every job that are computed at once, which may have become fewer.
+    """
     states = [_repeat(state, i) for i in range(len(jobs))]
     if store is None:
         return [job.evaluate(mine) for job, mine in zip(jobs, states, strict=True)]
     models = [job.for_targets(mine) for job, mine in zip(jobs, states, strict=True)]
-    return evaluate(jobs[0].layout, models, jobs[0].measured_after(states[0]), store)
+    layout = jobs[0].layout
+    layout = replace(layout, execution=replace(layout.execution, chunk=chunk))
+    return evaluate(layout, models, jobs[0].measured_after(states[0]), store)
 
 
 def _repeat(state: PlatformState, number: int) -> PlatformState:

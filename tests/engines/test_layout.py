@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engines.runs import convolutional
+from fedmeta.data import NodeData
 from fedmeta.engines.execution import Execution
 from fedmeta.engines.layout import Layout, predictor
 from fedmeta.engines.samples import NodeStore
@@ -35,6 +36,36 @@ def test_map_keeps_nodes_in_order(layout: str) -> None:
             offsets,
         )
         assert sums.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("fit", "calls"), [(2, [5, 3, 2, 2, 1]), (1, [5, 3, 2, 1, 1, 1, 1, 1])])
+def test_map_goes_on_with_fewer_when_memory_runs_out(fit: int, calls: list[int]) -> None:
+    execution = replace(LAYOUTS["batched-all"], chunk=5)
+    laid = Layout(execution, Objective(double(mlp()), cross_entropy))
+    asked = []
+
+    class Full(NodeStore):
+        def chunk(self, positions: torch.Tensor) -> NodeData:
+            asked.append(len(positions))
+            if len(positions) > fit:
+                raise torch.OutOfMemoryError
+            return super().chunk(positions)
+
+    store = Full(DATA, DATA.sources, PLAIN, execution, resident=False)
+    numbers = laid.map(lambda _, number: 2 * number, store, torch.arange(5))
+    assert numbers.tolist() == [0, 2, 4, 6, 8]
+    assert asked == calls
+
+
+def test_map_needs_room_for_one() -> None:
+    laid = Layout(LAYOUTS["batched-all"], Objective(double(mlp()), cross_entropy))
+    store = NodeStore(DATA, DATA.sources[:1], PLAIN, laid.execution, resident=False)
+
+    def full(_: NodeData) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        laid.map(full, store)
 
 
 def test_models_are_computed_node_by_node_where_nodes_come_in_batches(

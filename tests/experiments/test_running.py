@@ -349,6 +349,18 @@ def test_a_later_cell_that_cannot_be_run_does_not_stop_another(results: Results)
     assert [each.state for each in ended] == ["ran", "failed"]
     forced = run([CELL, never], results, force=True)
     assert [each.state for each in forced] == ["ran", "failed"]
+    wrong = merged([SETTINGS, {"algorithms": {"fedavg": {"step_size": -1.0}}}])
+    equal = replace(CELL, key=("mine", "equal"), equal=("mine", "wrong"), equal_settings=wrong)
+    ended = run([replace(CELL, key=("mine", "other")), equal], results)
+    assert [each.state for each in ended] == ["ran", "failed"]
+
+
+def test_one_by_one_nothing_is_trained_for_later_cells(results: Results) -> None:
+    """There is nothing to be had on the way, so each is written when it ends."""
+    longer = merged([SETTINGS, {"training": {"rounds": 4}}])
+    cells = [CELL, replace(CELL, key=("mine", "long"), settings=longer)]
+    ended = run(cells, results, machine={"execution": {"path": "loop"}})
+    assert [each.state for each in ended] == ["ran", "ran"]
 
 
 def test_known_runs_are_taken_when_the_time_is_over(results: Results) -> None:
@@ -358,8 +370,10 @@ def test_known_runs_are_taken_when_the_time_is_over(results: Results) -> None:
     run([equal], results)
     longer = merged([SETTINGS, {"training": {"rounds": 6}}])
     twin = replace(CELL, key=("mine", "twin"), settings=longer)
-    ended = run([CELL, twin], results, others=[equal], seconds=-1.0)
-    assert [each.state for each in ended] == ["no time", "same"]
+    wrong = merged([SETTINGS, {"algorithms": {"fedavg": {"step_size": -1.0}}}])
+    broken = replace(CELL, key=("mine", "broken"), equal=("mine", "wrong"), equal_settings=wrong)
+    ended = run([CELL, broken, twin], results, others=[equal], seconds=-1.0)
+    assert [each.state for each in ended] == ["no time", "no time", "same"]
     taken, found = results.read(twin.key), results.read(equal.key)
     assert taken is not None
     assert found is not None

@@ -43,13 +43,25 @@ class Layout:
     def map(self, function: Callable[..., Any], store: Store, *arguments: Any) -> Any:
         """Call `function(data, *arguments)` for every node; results have a node axis.
 
+        When memory runs out, fewer nodes are computed at once.
+
         Args:
             function: of one node's samples and arguments.
             store: the nodes' samples.
             arguments: trees of tensors with a node axis.
         """
-        chunks = torch.split(torch.arange(len(store)), self.execution.chunk or 1)
-        parts = [self._chunk(function, store, rows, arguments) for rows in chunks]
+        parts, rest, chunk = [], torch.arange(len(store)), self.execution.chunk or 1
+        while len(rest) > 0:
+            rows = rest[:chunk]
+            try:
+                parts.append(self._chunk(function, store, rows, arguments))
+            except torch.OutOfMemoryError:
+                if len(rows) == 1:
+                    raise
+                chunk = -(-len(rows) // 2)
+                torch.cuda.empty_cache()
+                continue
+            rest = rest[len(rows) :]
         return map_leaves(lambda *leaves: torch.cat(leaves), *parts)
 
     def _chunk(

@@ -130,7 +130,8 @@ def run_cells(
                     passed |= {each.key for each in trained}
                     yield Ended(cell, "ran", time.monotonic() - begun)
             except FedmetaError as error:
-                yield not_run(Ended(cell, "failed", time.monotonic() - begun, str(error)))
+                failed = Ended(cell, "failed", time.monotonic() - begun, str(error))
+                yield not_run(Ended(cell, "no time") if late else failed)
 
 
 def _taken(cell: Cell, plan: Plan, known: dict[str, Result]) -> bool:
@@ -162,12 +163,10 @@ def _run(
         group = [(cell, settings)]
     else:
         group = [(cell, settings), *_on_the_way(cell, later, plan, known)]
-        stops = [each.training.rounds for _, each in group]
+        stops = [each.training.rounds for _, each in group[1:]]
         records = _trained(cell, settings, stops, progress)
-        found = {
-            each.key: {"repeats": records[stop]}
-            for (each, _), stop in zip(group, stops, strict=True)
-        }
+        group = [(each, its) for each, its in group if its.training.rounds in records]
+        found = {each.key: {"repeats": records[its.training.rounds]} for each, its in group}
     seconds = {"seconds": round(time.monotonic() - begun, 1)}
     for each, its_settings in group:
         _keep(each, its_settings, seconds | found[each.key], plan, known)
@@ -202,7 +201,10 @@ def _on_the_way(
     found = []
     for each in later:
         if same_course(cell, each) and state(each, plan.results) in wanted:
-            settings = _settings(each, plan)
+            try:
+                settings = _settings(each, plan)
+            except FedmetaError:  # as it will say itself in its turn
+                continue
             if work(each, settings) not in known:
                 found.append((each, settings))
     return found
@@ -214,7 +216,7 @@ def _trained(
     stops: Sequence[int],
     progress: Callable[[str], Sequence[Callback]],
 ) -> dict[int, list[dict[str, Any]]]:
-    """What is kept of the repeats of a cell after each number of rounds."""
+    """What is kept of the repeats of a cell, and after other rounds that are passed."""
     repeats = [
         Repeat(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
     ]

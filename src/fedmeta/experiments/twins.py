@@ -65,10 +65,10 @@ def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
             continue
         point = point_table(cell, found["point"])
         if cell.equal is not None:  # its rounds were scaled: as many as its runs had
-            finished = [each["rounds"] for each in found["repeats"] if not each["diverged"]]
-            if not finished:
+            finished = {each["rounds"] for each in found["repeats"] if not each["diverged"]}
+            if len(finished) != 1:
                 continue
-            point = merged([point, {"training": {"rounds": finished[0]}}])
+            point = merged([point, {"training": {"rounds": finished.pop()}}])
         runs = work(cell, cell.build(point))
         if runs is not None:
             known.setdefault(runs, found)
