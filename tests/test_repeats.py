@@ -24,16 +24,10 @@ from fedmeta.fleet.uplink import Uplink
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
-from fedmeta.repeats import (
-    Repeat,
-    jobs_together,
-    train_repeats,
-    train_stages,
-    train_together,
-    what_separates,
-)
+from fedmeta.repeats import Repeat, jobs_together, train_repeats, train_stages
 from fedmeta.run_folder import Record, RunFolder
 from fedmeta.settings import build_settings, merged
+from fedmeta.together import train_together, what_separates
 from fedmeta.training import Callback, Run, train
 from problems import UNEVEN, classification, flat, mlp
 

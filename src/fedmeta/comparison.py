@@ -19,10 +19,11 @@ from fedmeta.job import Job
 from fedmeta.objective import Adaptation
 from fedmeta.plain import to_plain
 from fedmeta.prior import PriorSettings
-from fedmeta.repeats import Repeat, jobs_together, train_together
+from fedmeta.repeats import Repeat, jobs_together
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, merged
 from fedmeta.storage import write_json
+from fedmeta.together import train_together
 from fedmeta.training import Callback, Run, gradient_evaluations
 
 FORMAT = 1

@@ -37,8 +37,8 @@ from fedmeta.objective import Adaptation, Facts, Objective, Passes
 from fedmeta.participation import Participation
 from fedmeta.randomness import key
 from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.repeats import train_together
 from fedmeta.storage import payload_bytes, read_tensors, write_tensors
+from fedmeta.together import train_together
 from fedmeta.training import Run, train
 from fedmeta.tree import Tree
 from problems import (

@@ -16,7 +16,7 @@ from fedmeta.engines.execution import Execution
 from fedmeta.job import TrainingSettings, prepare
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation
-from fedmeta.repeats import train_together
+from fedmeta.together import train_together
 
 if not torch.cuda.is_available():
     pytest.skip("these trainings run on a GPU, and there is none", allow_module_level=True)

@@ -15,7 +15,7 @@ from fedmeta.errors import ModelError
 from fedmeta.job import Job, TrainingSettings, prepare
 from fedmeta.objective import Adaptation
 from fedmeta.regularizers import OutputKL, Regularizer, SquaredEuclidean, SquaredMahalanobis
-from fedmeta.repeats import train_together, what_separates
+from fedmeta.together import train_together, what_separates
 from fedmeta.training import Run, train
 from fedmeta.tree import Tree
 from problems import UNEVEN, classification, mlp

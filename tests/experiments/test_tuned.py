@@ -9,7 +9,8 @@ import pytest
 
 from fedmeta.experiments import tuned
 from fedmeta.experiments.cell import Cell
-from fedmeta.repeats import Outcome, Repeat
+from fedmeta.repeats import Repeat
+from fedmeta.together import Outcome
 
 SMALL = {
     "data": {"name": "digits", "nodes": 15, "samples": [10, 16]},

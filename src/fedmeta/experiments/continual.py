@@ -23,8 +23,9 @@ from fedmeta.experiments.dissimilarity import dissimilarities
 from fedmeta.experiments.repeats import means, pool, record, seeded, short
 from fedmeta.plain import from_plain
 from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.repeats import Outcome, Repeat, train_repeats
+from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.settings import Settings, Table, subtable
+from fedmeta.together import Outcome
 from fedmeta.training import Callback, Run
 
 Progress = Callable[[str], Sequence[Callback]]

@@ -11,9 +11,10 @@ from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
 from fedmeta.errors import DivergedError
 from fedmeta.experiments.results import thinned
 from fedmeta.job import loss_of
-from fedmeta.repeats import Outcome, Repeat, train_repeats
+from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.run_folder import Record
 from fedmeta.settings import Settings
+from fedmeta.together import Outcome
 
 
 def seeded(settings: Settings, seed: int) -> Settings:

@@ -15,8 +15,9 @@ from fedmeta.experiments.repeats import federation, seeded, short
 from fedmeta.experiments.results import Results, point_table
 from fedmeta.intervals import interval
 from fedmeta.plain import from_plain
-from fedmeta.repeats import Outcome, Repeat, train_repeats
+from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.settings import Settings, Table
+from fedmeta.together import Outcome
 from fedmeta.training import Callback
 from fedmeta.tuning import HELD_OUT, grid
 

@@ -16,8 +16,9 @@ from fedmeta.experiments.repeats import pool, seeded, short
 from fedmeta.experiments.tuned import best_point
 from fedmeta.intervals import interval
 from fedmeta.plain import from_plain
-from fedmeta.repeats import Outcome, Repeat, train_repeats
+from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.settings import Settings, Table
+from fedmeta.together import Outcome
 from fedmeta.training import Callback, Run
 from fedmeta.tuning import HELD_OUT, grid
 

@@ -20,12 +20,13 @@ from fedmeta.evaluation import Evaluation, evaluate_model
 from fedmeta.losses import named_loss
 from fedmeta.meta_model import MetaModel
 from fedmeta.plain import from_plain
-from fedmeta.repeats import Outcome, Repeat, jobs_together, train_together
+from fedmeta.repeats import Repeat, jobs_together
 from fedmeta.run_folder import RunFolder
 from fedmeta.sequences.carrying import Past, as_used, next_task, shared_network, start
 from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.sequences.drawing import Drawn, draw, in_task
 from fedmeta.sequences.replay import require_same_devices
+from fedmeta.together import Outcome, train_together
 from fedmeta.training import Callback
 from fedmeta.tree import Tree
 
