@@ -71,11 +71,11 @@ def difference(entry: Entry | None, published: Published | None) -> str:
 
 def goals(summary: Summary) -> str:
     """What was to hold and whether it does."""
-    verdict = {True: "yes", False: "**no**", None: MISSING}
-    rows = [
-        [each["goal"], each["wanted"], each["measured"] or "–", verdict[each["reached"]]]
-        for each in summary["goals"]
-    ]
+    rows = []
+    for each in summary["goals"]:
+        unknown = MISSING if each["measured"] is None else "not all run yet"
+        verdict = {True: "yes", False: "**no**", None: unknown}[each["reached"]]
+        rows.append([each["goal"], each["wanted"], each["measured"] or "–", verdict])
     return markdown(["goal", "wanted", "measured", "reached"], rows)
 
 
