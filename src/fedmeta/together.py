@@ -62,7 +62,7 @@ def what_separates(jobs: Sequence[Job]) -> str | None:
 
 
 def _looks(training: TrainingSettings) -> tuple[Any, ...]:
-    """When and how often targets are evaluated."""
+    """In which rounds targets are evaluated, and after which numbers of steps."""
     return training.evaluate_every, training.evaluation_steps
 
 
@@ -184,8 +184,8 @@ class _Course:
         """The outcome of jobs that last no longer than these did."""
         training = jobs[0].training
         stop, state = training.rounds, self.states.get(training.rounds, self.last)
-        due = {at: found for at, found in self.evaluations.items() if training.evaluates(at)}
-        evaluations = {at: found for at, found in due.items() if at <= stop}
+        looks = [at for at in self.evaluations if at <= stop and training.evaluates(at)]
+        evaluations = {at: self.evaluations[at] for at in looks}
         notes = [note for at, some in self.notes.items() if at <= stop for note in some]
         outcomes: list[Outcome] = []
         for i, (job, identity, folder) in enumerate(zip(jobs, identities, folders, strict=True)):

@@ -48,6 +48,14 @@ def test_objects_are_never_unpickled(tmp_path):
         read_npz(tmp_path / "o.npz")
 
 
+def test_nobody_is_advised_to_load_a_file_unsafely(tmp_path):
+    (tmp_path / "bad.npz").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"bad.npz is not an .npz file of plain arrays") as refused:
+        read_npz(tmp_path / "bad.npz")
+    assert "unsafely" not in str(refused.value)
+    assert "allow_pickle" not in str(refused.value)
+
+
 def test_other_files_are_refused(tmp_path, path):
     other = tmp_path / "other.npz"
     np.save(tmp_path / "one.npy", np.zeros(3))

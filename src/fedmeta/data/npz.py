@@ -55,8 +55,8 @@ def plain_arrays(path: Path, needed: list[str]) -> dict[str, Array]:
                     raise DataError(f"{path} has no array {name!r}", nearest(name, file.files))
             return {name: file[name] for name in {*needed, "class_names"} & {*file.files}}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        # The first line only: numpy's longer texts advise to allow pickles, which is not safe.
-        reason = str(error).splitlines()[0] if str(error) else "it is empty"
+        # The first sentence only: numpy's longer texts advise to allow pickles, which is not safe.
+        reason = str(error).splitlines()[0].split(". ")[0] if str(error) else "it is empty"
         raise DataError(
             f"{path} is not an .npz file of plain arrays ({reason})",
             "save numbers and texts, not objects, by numpy.savez",
