@@ -67,6 +67,28 @@ def test_every_number_reaches_the_page(summary: dict[str, Any]) -> None:
     assert "10 of 10 diverged" in page
 
 
+def test_costs_are_those_of_the_first_look_that_is_good_enough(summary: dict[str, Any]) -> None:
+    """The invented curves rise as level · t / (t + 8), with 2.01 gradients and 0.2 MB a round."""
+    found = summary["convergence"]["fixed-pairs"]["cifar10"]["admm-fedmeta"]["default"]
+    rounds, means = found["reached-precise"]
+    costs = found["to-reach"]
+    assert [each["accuracy"] for each in costs] == [65, 70, 75]
+    for each in costs:
+        good = [
+            number
+            for number, mean in zip(rounds, means, strict=True)
+            if 100 * mean >= each["accuracy"]
+        ]
+        first = good[0] if good else None
+        assert each["rounds"] == first
+        assert each["gradients"] == (None if first is None else round(2.01 * first))
+    reached = [each for each in costs if each["rounds"] is not None]
+    assert reached
+    for each in reached:
+        spent = f"{each['rounds']} / {each['gradients']} / {0.2 * each['rounds']:.1f}"
+        assert spent in filled(blank(), summary)
+
+
 def test_a_changed_number_is_noticed(summary: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page, front = tmp_path / "results.md", tmp_path / "README.md"

@@ -147,18 +147,16 @@ def _convergence(found: Found) -> Iterable[tuple[Key, Any]]:
                 "reached": mean_curve(repeats, "reached"),
                 "reached-precise": reached,
                 "per-round": cost,
-                "to-reach": _to_reach(reached, cost, thresholds.get(key[1])),
+                "to-reach": [_to_reach(reached, cost, each) for each in thresholds.get(key[1], ())],
                 "diverged": len(repeats) - len(done),
             },
         )
 
 
 def _to_reach(
-    curve: list[list[float]], cost: Mapping[str, float | None], threshold: float | None
-) -> dict[str, Any] | None:
+    curve: list[list[float]], cost: Mapping[str, float | None], threshold: float
+) -> dict[str, Any]:
     """Rounds, gradient evaluations and bytes at which the mean accuracy first is that high."""
-    if threshold is None:
-        return None
     hits = (number for number, mean in zip(*curve, strict=True) if 100 * mean >= threshold)
     rounds = next(hits, None)
     costs = {

@@ -197,19 +197,28 @@ def table2(summary: Summary) -> str:
 
 
 def convergence(summary: Summary) -> str:
-    """What it costs to reach a given accuracy."""
-    rows = []
-    for key, found in _leaves(summary["convergence"], "to-reach"):
-        cost = found["to-reach"]
-        if cost is None:
-            continue
-        if cost["rounds"] is None:
-            cells = ["not reached", "–", "–"]
-        else:
-            cells = [str(cost["rounds"]), str(cost["gradients"]), f"{cost['bytes'] / 1e6:.1f}"]
-        rows.append([*map(named, key), f"{cost['accuracy']}", *cells])
-    heads = ["partition", "data", "algorithm", "variant", "accuracy, %", "rounds"]
-    return markdown([*heads, "gradient evaluations", "MB per node"], rows)
+    """What it costs to reach given accuracies: rounds, gradient evaluations, MB per node."""
+    places: dict[tuple[str, str], list[Any]] = {}
+    for (partition, data, *who), found in _leaves(summary["convergence"], "to-reach"):
+        if found["to-reach"]:
+            places.setdefault((partition, data), []).append((who, found))
+    parts = []
+    for (partition, data), group in places.items():
+        levels = [f"{each['accuracy']} %" for each in group[0][1]["to-reach"]]
+        rows = [
+            [*map(named, who), *map(_spent, found["to-reach"]), str(found["diverged"])]
+            for who, found in group
+        ]
+        table = markdown(["algorithm", "variant", *levels, "diverged"], rows)
+        parts.append(f"### {partition}, {named(data)}\n\n{table}")
+    return "\n\n".join(parts) or markdown([], [])
+
+
+def _spent(cost: Mapping[str, Any]) -> str:
+    """Rounds / gradient evaluations / MB per node."""
+    if cost["rounds"] is None:
+        return "–"
+    return f"{cost['rounds']} / {cost['gradients']} / {cost['bytes'] / 1e6:.1f}"
 
 
 def rho(summary: Summary) -> str:
