@@ -75,16 +75,15 @@ def test_default_is_what_training_does_without_options() -> None:
     assert settings.training.rounds == plain.training.rounds
 
 
-def test_tuning_comes_first_and_is_as_thorough_for_every_algorithm() -> None:
+def test_tuning_comes_first_and_is_as_thorough_for_every_baseline_as_for_ours() -> None:
     seen: set[tuple[str, ...]] = set()
     for cell in ALL["table1"]:
         assert cell.tuned is None or cell.tuned in seen
         seen.add(cell.key)
-    sizes: dict[bool, set[int]] = {False: set(), True: set()}
-    for cell in ALL["table1"]:
-        if cell.grid:
-            sizes[cell.tuned is not None].add(len(grid(cell.grid)))
-    assert sizes == {False: {16}, True: {4}}
+    for cell in (each for each in ALL["table1"] if each.grid):
+        points, ours = len(grid(cell.grid)), "admm-fedmeta" in cell.key
+        least = 16 if cell.tuned is None else 4
+        assert points == least or (points > least and not ours)
     # What is tuned on is drawn without precise sets.
     assert all(cell.build().data.precise == 0 for cell in ALL["table1"] if cell.grid)
 

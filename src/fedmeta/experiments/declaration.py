@@ -11,6 +11,7 @@ An experiment file has `title`, `repeats`, `settings` that all its cells share, 
                                              algorithm or, for a continual problem, of λ
     tuned_after = "{data}/{algorithm}"       that tuning cell first: all but the first setting of
                                              the grid stays as that one found it
+    grid = { step_size = [0.01, 0.03] }      values to try there, in place of the common ones
     equal = "{data}/admm-fedmeta/default"    as many rounds as cost that cell's gradients
     tasks = { … }                            a continual problem, see `Tasks`
     final_loss = true                        keep the source meta-loss of the final model
@@ -38,7 +39,8 @@ TUNING = "tuning"
 """The folder of the results of tuning cells."""
 
 Axes = Mapping[str, Mapping[str, Table]]
-_OF_A_BLOCK = ("key", "settings", "tuned", "tuned_after", "equal", "tasks", "final_loss")
+Grid = Mapping[str, Sequence[Any]]
+_OF_A_BLOCK = ("key", "settings", "tuned", "tuned_after", "grid", "equal", "tasks", "final_loss")
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,10 @@ class Declaration:
             return names
         return names[:1] if axis == "data" else list(dict.fromkeys((names[0], names[-1])))
 
-    def grid(self, name: str) -> Mapping[str, Sequence[Any]]:
-        """Values to try for an algorithm, or the prior; of the small version two of the first."""
-        values: Mapping[str, Sequence[Any]] = self.common["grids"][name]
-        if not self.quick:
-            return values
-        return {key: each[: 1 + (i == 0)] for i, (key, each) in enumerate(values.items())}
+    def grid(self, name: str) -> Grid:
+        """Values to try for an algorithm, or the prior."""
+        values: Grid = self.common["grids"][name]
+        return values
 
 
 def declaration(name: str, *, quick: bool = False) -> Declaration:
@@ -128,9 +128,11 @@ def cells(name: str, *, quick: bool = False) -> list[Cell]:
     for block in declared.content["cells"]:
         for each, after in _expanded(declared, block):
             if each.key in made:
+                if quick:  # all data sets are one there
+                    continue
                 raise SettingError(f"{name}.toml declares {each.path} twice", "rename one")
             if each.tuned is not None and each.tuned not in made:
-                made[each.tuned] = _tuning_cell(declared, each, after)
+                made[each.tuned] = _tuning_cell(declared, each, after, block.get("grid"))
             made[each.key] = each
     return [_with_equal(each, made) for each in made.values()]
 
@@ -191,10 +193,11 @@ def _named(settings: Table) -> Table:
     return {**settings, "algorithms": merged([own, named])}
 
 
-def _tuning_cell(declared: Declaration, of: Cell, after: Key | None) -> Cell:
+def _tuning_cell(declared: Declaration, of: Cell, after: Key | None, own: Grid | None) -> Cell:
     """The search that finds a point for a cell, on its own settings.
 
-    After another search it tries values of the first setting alone.
+    It tries the block's own grid, or the common one: after another search of that its first setting
+    alone. The small version tries two values of the first setting and one of each other.
 
     How often and how precisely targets are looked at is none of its business, so that experiments
     that differ in this share it.
@@ -203,9 +206,11 @@ def _tuning_cell(declared: Declaration, of: Cell, after: Key | None) -> Cell:
     blind = {"training": {"evaluate_every": 0}, "data": {"precise": 0}}
     repeats = declared.repeats if declared.quick else int(declared.common["tuning"]["repeats"])
     settings = merged([of.settings, blind])
-    grid = declared.grid("prior" if of.tasks else of.settings["algorithm"])
-    if after is not None:
+    grid = own or declared.grid("prior" if of.tasks else of.settings["algorithm"])
+    if own is None and after is not None:
         grid = dict([next(iter(grid.items()))])
+    if declared.quick:
+        grid = {key: each[: 1 + (i == 0)] for i, (key, each) in enumerate(grid.items())}
     return Cell(of.tuned, settings, repeats, tuned=after, grid=grid, tasks=of.tasks)
 
 
