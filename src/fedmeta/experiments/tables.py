@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedmeta.experiments.paper import GOALS, TABLE_1, TABLE_2, Published
 from fedmeta.experiments.sequence_results import rows as sequence_rows
@@ -119,14 +119,53 @@ def _printed(published: Published | None) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """For the front page: the paper, ours with its settings, and our default, on fixed pairs."""
+    """For the front page: the paper and ours, then the default against its closest rivals."""
     rows = []
     for data in GOALS:
         mine = at(summary, "table1", "fixed-pairs", data, OURS) or {}
         published = TABLE_1[data][OURS]["paper"]
         cells = [_printed(published), shown(mine.get("paper")), shown(mine.get(DEFAULT))]
         rows.append([named(data), *cells, f"≥ {GOALS[data]}"])
-    return markdown(["fixed pairs, %", "the paper", "preset `paper`", "default", "goal"], rows)
+    numbers = markdown(["fixed pairs, %", "the paper", "preset `paper`", "default", "goal"], rows)
+    return f"{numbers}\n\n{_rivals_in_short(summary)}"
+
+
+def _rivals_in_short(summary: Summary) -> str:
+    rows = []
+    for partition, by_data in summary["ahead"].items():
+        for data, budgets in by_data.items():
+            duels = [_duels(budgets.get(budget, {})) for budget in ("rounds", "gradients")]
+            cells = [
+                f"{_points(each.least)}, {each.closest} ({each.tally})" if each else "–"
+                for each in duels
+            ]
+            rows.append([f"{named(data)}, {partition.replace('-', ' ')}", *cells])
+    heads = ["default minus the closest baseline, points (ahead of)"]
+    return markdown([*heads, "equal rounds", "equal gradients"], rows)
+
+
+class Duels(NamedTuple):
+    """The default against all variants of the baselines at one place and budget."""
+
+    tally: str
+    closest: str
+    least: Entry | None
+
+
+def _duels(algorithms: Mapping[str, Mapping[str, Any]]) -> Duels | None:
+    """How many it is ahead of, and by how much of the closest; None: there are none."""
+    rivals = [
+        (f"{named(name)} {variant}", row)
+        for name in BASELINES
+        for variant, row in algorithms.get(name, {}).items()
+    ]
+    if not rivals:
+        return None
+    won = sum(row["ahead"] for _, row in rivals)
+    tally = f"{won} of {len(rivals)}"
+    judged = [each for each in rivals if each[1]["mean"] is not None]
+    closest = min(judged, key=lambda each: float(each[1]["mean"]), default=("–", None))
+    return Duels(tally if won == len(rivals) else f"**{tally}**", *closest)
 
 
 def ahead(summary: Summary) -> str:
@@ -135,27 +174,18 @@ def ahead(summary: Summary) -> str:
     for partition, by_data in summary["ahead"].items():
         for data, budgets in by_data.items():
             for budget, algorithms in budgets.items():
-                rivals = [
-                    (f"{named(name)}, {variant}", row)
-                    for name in BASELINES
-                    for variant, row in algorithms.get(name, {}).items()
-                ]
-                if not rivals:
-                    continue
-                won = sum(row["ahead"] for _, row in rivals)
-                judged = [each for each in rivals if each[1]["mean"] is not None]
-                closest = min(judged, key=lambda each: float(each[1]["mean"]), default=None)
-                cells = ["–", "–"] if closest is None else [closest[0], _points(closest[1])]
-                tally = f"{won} of {len(rivals)}"
-                where = [partition, named(data), f"equal {budget}"]
-                rows.append([*where, tally if won == len(rivals) else f"**{tally}**", *cells])
+                found = _duels(algorithms)
+                if found is not None:
+                    cells = [found.tally, found.closest, _points(found.least)]
+                    rows.append([partition, named(data), f"equal {budget}", *cells])
     heads = ["partition", "data", "budget", "ahead of", "closest rival", "default minus it, points"]
     return markdown(heads, rows)
 
 
-def _points(row: Entry) -> str:
-    width = "" if row["ci95"] is None else f" ± {row['ci95']:.1f}"
-    return "–" if row["mean"] is None else f"{row['mean']:+.1f}{width}"
+def _points(row: Entry | None) -> str:
+    if row is None or row["mean"] is None:
+        return "–"
+    return f"{row['mean']:+.2f}" + ("" if row["ci95"] is None else f" ± {row['ci95']:.2f}")
 
 
 def tuning(summary: Summary) -> str:
