@@ -5,7 +5,9 @@ r"""Other settings and constants for the default, judged on held-out source node
 
 A change names options of ADMM-FedMeta, such as longest_step=0.02, other settings by their path,
 such as augmentation.shift=2, and constants of `fedmeta.algorithms.automatic_penalty` without their
-underscore. Seeds begin at 100: those of the tables are never seen. Needs the core alone.
+underscore. Seeds begin at 100: those of the tables are never seen. A held-out node has a dozen
+samples to judge by, so its samples are divided into support and query set again and again, and the
+mean counts. Needs the core alone.
 """
 
 from __future__ import annotations
@@ -17,22 +19,31 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
+
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
+from fedmeta.data.federation import Federation
+from fedmeta.data.splitting import split
+from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, FedmetaError, SettingError
+from fedmeta.evaluation import evaluate_model
 from fedmeta.experiments.declaration import declaration
 from fedmeta.experiments.repeats import federation, losses_of_models, seeded, short
 from fedmeta.intervals import interval
+from fedmeta.plain import from_plain
 from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.settings import Settings, Table, build_settings, merged
 from fedmeta.storage import write_json
+from fedmeta.training import Run
 from fedmeta.tuning import HELD_OUT, nested
 
 FIRST_SEED = 100
+DIVISIONS = 20
 AXES = declaration("robustness").axes
 OPTIONS = tuple(field.name for field in fields(ADMMFedMeta))
 
@@ -110,10 +121,13 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
             changes.enter_context(mock.patch.object(automatic_penalty, name, value))
         outcomes = train_repeats(repeats)
     accuracies, shares, rejected = [], [], []
-    for outcome, final in zip(outcomes, losses_of_models(repeats, outcomes), strict=True):
-        if not isinstance(outcome, DivergedError) and final is not None:
-            steps = str(outcome.summary["adaptation_steps"])
-            accuracies.append(100 * outcome.summary["target_metric"][steps]["mean"])
+    finals = losses_of_models(repeats, outcomes)
+    for repeat, outcome, final in zip(repeats, outcomes, finals, strict=True):
+        if isinstance(outcome, DivergedError) or final is None:
+            continue
+        reached_here = judged(outcome, repeat)
+        if reached_here is not None:
+            accuracies.append(100 * reached_here)
             shares.append(final / outcome.history[0]["meta_loss"])
             rejected.append(sum(each.get("rejected", 0) for each in outcome.history))
     reached = interval(accuracies) if accuracies else None
@@ -125,6 +139,33 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
         "not_halved": sum(share >= 0.5 for share in shares) + len(seeds) - len(shares),
         "rejected": [int(count) for count in rejected],
     }
+
+
+def judged(outcome: Run, repeat: Repeat) -> float | None:
+    """Mean metric of the held-out nodes over many divisions of their samples; None: it diverged."""
+    table = outcome.summary["settings"]["execution"]
+    execution = from_plain(Execution, table, "execution")
+    steps = outcome.meta_model.adaptation.steps
+    share = repeat.settings.data.support_share
+    means = [
+        evaluate_model(outcome.meta_model, each, [steps], execution=execution).summary()[
+            str(steps)
+        ]["mean"]
+        for each in divided_anew(repeat.federation, share)
+    ]
+    finite = [mean for mean in means if mean is not None]
+    return float(np.mean(finite)) if len(finite) == DIVISIONS else None
+
+
+def divided_anew(federation: Federation, share: float) -> Iterator[Federation]:
+    """The targets alone, with other support and query sets each time."""
+    owned = [np.concatenate([node.support, node.query]) for node in federation.targets]
+    for draw in range(DIVISIONS):
+        sets = split(owned, federation.labels, share, np.random.default_rng(draw))
+        pairs = zip(federation.targets, sets, strict=True)
+        yield federation.with_nodes(
+            replace(node, support=support, query=query) for node, (support, query) in pairs
+        )
 
 
 def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:

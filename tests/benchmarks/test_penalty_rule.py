@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from benchmarks.penalty_rule import changed, tried, words
+from benchmarks.penalty_rule import DIVISIONS, changed, divided_anew, tried, words
 from fedmeta.algorithms import automatic_penalty
 from fedmeta.errors import SettingError
+from fedmeta.experiments.repeats import federation
 from fedmeta.settings import build_settings
 
 
@@ -48,3 +50,17 @@ def test_runs_that_diverge_are_counted() -> None:
     assert row["held_out"] is None
     about = {"change": "penalty=1e-30", "data": "digits", "partition": "any"}
     assert words({**about, **row}).endswith("all diverged")
+
+
+def test_held_out_nodes_are_divided_otherwise_every_time() -> None:
+    """Their samples stay theirs, in sets of the same sizes, and nearly all are judged by once."""
+    settings = build_settings({"data": {"name": "digits", "nodes": 12}})
+    drawn = federation(settings.data, 100).hold_out(0.2, 100)
+    divisions = list(divided_anew(drawn, settings.data.support_share))
+    assert len(divisions) == DIVISIONS
+    for place, node in enumerate(drawn.targets):
+        again = [each.nodes[place] for each in divisions]
+        owned = sorted([*node.support, *node.query])
+        assert all(sorted([*each.support, *each.query]) == owned for each in again)
+        assert len({tuple(sorted(each.query)) for each in again}) > DIVISIONS // 2
+        assert set(np.concatenate([each.query for each in again])) == set(owned)
