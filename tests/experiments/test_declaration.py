@@ -88,6 +88,12 @@ def test_tuning_comes_first_and_is_as_thorough_for_every_baseline_as_for_ours() 
     assert all(cell.build().data.precise == 0 for cell in ALL["table1"] if cell.grid)
 
 
+def test_a_block_may_have_a_grid_of_its_own() -> None:
+    searches = {cell.path: cell for cell in ALL["table1"] if cell.grid}
+    assert len(searches["tuning/fixed-pairs/cifar100/per-fedavg/tuned-5"].grid["step_size"]) == 6
+    assert len(searches["tuning/fixed-pairs/cifar10/per-fedavg/tuned-5"].grid["step_size"]) == 4
+
+
 def test_many_updates_keep_the_inner_step_of_one() -> None:
     key = one("table1/random-pairs/cifar100/per-fedavg/extras-10").tuned
     (cell,) = (each for each in ALL["table1"] if each.key == key)
@@ -119,6 +125,7 @@ def test_slips_in_a_declaration_are_named() -> None:
         ({"key": "{dta}"}, "no axis 'dta'"),
         ({"key": "{data}", "data": ["cifar"]}, "axis 'data' has no 'cifar'"),
         ({"key": "{data}", "tund": True}, "a block with 'tund'"),
+        ({"key": "{data}", "grid": {"step_size": [0.1]}}, "a grid for no search"),
     ]:
         with pytest.raises(SettingError, match=words):
             list(_expanded(expanded(block), block))

@@ -154,6 +154,14 @@ def test_tuned_cell_takes_the_best_point_and_goes_out_of_date_with_it(results: R
     assert state(TUNED, results) == "outdated"
 
 
+def test_a_search_that_found_nothing_is_not_asked_for_again(results: Results) -> None:
+    run([TUNING], results)
+    found = results.read(TUNING.key)
+    assert found is not None
+    results.write(TUNING.key, {**found, "best": None})
+    assert "every run of tuning/fedavg diverged" in run([TUNED], results)[0].problem
+
+
 def test_tuning_looks_at_source_nodes_alone(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,11 +92,6 @@ class Declaration:
             return names
         return names[:1] if axis == "data" else list(dict.fromkeys((names[0], names[-1])))
 
-    def grid(self, name: str) -> Grid:
-        """Values to try for an algorithm, or the prior."""
-        values: Grid = self.common["grids"][name]
-        return values
-
 
 def declaration(name: str, *, quick: bool = False) -> Declaration:
     """The declaration of an experiment.
@@ -147,6 +142,8 @@ def _expanded(declared: Declaration, block: Table) -> Iterator[tuple[Cell, Key |
     for name in block:
         if name not in (*names, *_OF_A_BLOCK):
             raise SettingError(f"{declared.name}.toml has a block with {name!r}", "mend it")
+    if "grid" in block and block.get("tuned") is not True:
+        raise SettingError(f"{declared.name}.toml has a grid for no search", "say tuned = true")
     choices = [declared.choices(name, block.get(name)) for name in names]
     small = declared.common["quick"] if declared.quick else {}
     for picks in itertools.product(*choices):
@@ -206,7 +203,8 @@ def _tuning_cell(declared: Declaration, of: Cell, after: Key | None, own: Grid |
     blind = {"training": {"evaluate_every": 0}, "data": {"precise": 0}}
     repeats = declared.repeats if declared.quick else int(declared.common["tuning"]["repeats"])
     settings = merged([of.settings, blind])
-    grid = own or declared.grid("prior" if of.tasks else of.settings["algorithm"])
+    what = "prior" if of.tasks else of.settings["algorithm"]
+    grid: Grid = own or declared.common["grids"][what]
     if own is None and after is not None:
         grid = dict([next(iter(grid.items()))])
     if declared.quick:

@@ -188,7 +188,14 @@ def _settings(cell: Cell, plan: Plan) -> Settings:
     """As they are trained: at the tuned point and with the final number of rounds."""
     point = plan.results.point(cell)
     if cell.tuned is not None and point is None:
-        raise SettingError(f"{cell.path} has no tuned settings", f"run {'/'.join(cell.tuned)}")
+        search = "/".join(cell.tuned)
+        searched = plan.results.read(cell.tuned) is not None
+        raise SettingError(
+            f"{cell.path} has no tuned settings",
+            f"every run of {search} diverged: give it another grid"
+            if searched
+            else f"run {search}",
+        )
     settings = cell.build(point_table(cell, point), plan.machine)
     return settings if cell.equal is None else _scaled(cell, settings, plan)
 
