@@ -14,7 +14,8 @@ from fedmeta.errors import RunFolderError
 from fedmeta.experiments import EXPERIMENTS
 from fedmeta.experiments.page import between, blank, disagreements, filled, render
 from fedmeta.experiments.results import Results
-from fedmeta.experiments.summary import current_results, summarise, write_summary
+from fedmeta.experiments.summary import _at_an_end, current_results, summarise, write_summary
+from fedmeta.experiments.tuned import best_point
 
 ROOT = Path(__file__).parents[2]
 FRONT = "<!-- reproduced: begin --><!-- reproduced: end -->"
@@ -149,3 +150,19 @@ def test_an_outdated_search_takes_with_it_what_rests_on_it(tmp_path: Path) -> No
 def test_markers_must_be_there() -> None:
     with pytest.raises(RunFolderError, match="x: begin"):
         between("a page", "x", "new")
+
+
+def test_a_best_value_at_an_end_of_what_was_tried_is_named(summary: dict[str, Any]) -> None:
+    def found(*means: float) -> list[str]:
+        steps = (0.1, 0.2, 0.3)
+        trials = [
+            {"point": {"step_size": step, "inner": 1.0}, "values": [mean], "mean": mean}
+            for step, mean in zip(steps, means, strict=True)
+        ]
+        return _at_an_end(trials, best_point(trials))
+
+    assert found(0.9, 0.8, 0.7) == ["step_size smallest"]
+    assert found(0.7, 0.8, 0.9) == ["step_size largest"]
+    assert found(0.7, 0.9, 0.8) == []
+    assert _at_an_end([], None) == []
+    assert "step_size smallest" in filled(blank(), summary)

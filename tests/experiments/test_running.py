@@ -13,6 +13,7 @@ from fedmeta.experiments.cell import Cell
 from fedmeta.experiments.repeats import federation, pool, record
 from fedmeta.experiments.results import Results
 from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
+from fedmeta.experiments.tuned import tried_before
 from fedmeta.repeats import Repeat, train_repeats
 from fedmeta.run_folder import Record
 from fedmeta.settings import build_settings, merged
@@ -152,6 +153,30 @@ def test_tuned_cell_takes_the_best_point_and_goes_out_of_date_with_it(results: R
     assert tuned["settings"]["algorithm"]["step_size"] == best["point"]["step_size"]
     results.write(TUNING.key, {**tuning, "best": {"step_size": 0.5}})
     assert state(TUNED, results) == "outdated"
+
+
+def test_a_search_with_values_beyond_its_end_goes_on_from_there(results: Results) -> None:
+    run([TUNING, TUNED], results)
+    found = results.read(TUNING.key)
+    assert found is not None
+    end = found["best"]["step_size"]
+    further = replace(TUNING, beyond={"step_size": [end / 10, end * 10]})
+    assert (state(TUNING, results), state(further, results)) == ("done", "unfinished")
+    # Until it does, everything holds.
+    assert [each.state for each in run([further, TUNED], results, seconds=-1.0)] == [
+        "no time",
+        "kept",
+    ]
+    assert run([further], results)[0].state == "ran"
+    on = results.read(TUNING.key)
+    assert on is not None
+    assert on["trials"][:2] == found["trials"]
+    assert len(on["trials"]) > 2
+    assert state(further, results) == "done"
+    # And a grid that grows then knows what it has tried.
+    grown = replace(further, grid={"step_size": [0.01, 0.02, 1.0]})
+    assert state(grown, results) == "outdated"
+    assert tried_before(grown, results) == on["trials"]
 
 
 def test_a_search_that_found_nothing_is_not_asked_for_again(results: Results) -> None:

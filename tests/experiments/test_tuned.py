@@ -24,6 +24,7 @@ def searched(
     grid: dict[str, list[float]],
     monkeypatch: pytest.MonkeyPatch,
     base: dict[str, float] | None = None,
+    beyond: dict[str, list[float]] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """What a search finds, and how many trainings it took."""
     count, train = 0, tuned.train_repeats
@@ -34,7 +35,8 @@ def searched(
         return train(repeats, callbacks)
 
     monkeypatch.setattr(tuned, "train_repeats", counted)
-    cell = Cell(("tuning", "x"), {**SMALL, "algorithm": algorithm}, 2, grid=grid)
+    settings = {**SMALL, "algorithm": algorithm}
+    cell = Cell(("tuning", "x"), settings, 2, grid=grid, beyond=beyond or {})
     found = tuned.search(cell, base or {}, {"execution": {"threads": 1}}, lambda _: [])
     monkeypatch.undo()
     return found, count
@@ -62,3 +64,43 @@ def test_a_search_after_another_keeps_what_that_found(monkeypatch: pytest.Monkey
     points = [trial["point"] for trial in found["trials"]]
     assert points == [{"step_size": step, "inner.step_size": 1.0} for step in (0.1, 0.3)]
     assert found["trials"] == [whole["trials"][1], whole["trials"][3]]
+
+
+def trial(point: dict[str, float], *values: float) -> dict[str, Any]:
+    return {"point": point, "values": list(values), "mean": sum(values) / len(values)}
+
+
+def test_a_search_goes_on_where_the_best_point_lies_at_an_end() -> None:
+    beyond = {"step_size": [0.1, 0.2, 8.0, 9.0]}
+    cell = Cell(("tuning", "x"), {}, 2, beyond=beyond)
+    low, middle, high = ({"step_size": step, "inner": 1.0} for step in (1.0, 2.0, 3.0))
+    others = [trial({"step_size": 0.5, "inner": 2.0}, 0.1, 0.1)]  # with another inner step
+
+    def next_step(*means: float) -> float | None:
+        trials = [trial(p, mean, mean) for p, mean in zip((low, middle, high), means, strict=True)]
+        found = tuned.further_out(cell, trials + others)
+        assert found is None or found["inner"] == 1.0
+        return None if found is None else found["step_size"]
+
+    assert next_step(0.8, 0.9, 0.8) is None
+    assert next_step(0.9, 0.8, 0.8) == 0.2
+    assert next_step(0.7, 0.8, 0.9) == 8.0
+    assert tuned.further_out(cell, [{"point": low, "values": [], "mean": None}]) is None
+    assert tuned.further_out(Cell(("tuning", "x"), {}, 2), [trial(low, 0.9)]) is None
+
+
+def test_it_ends_when_going_on_is_worse_or_nothing_lies_beyond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three rounds the longest steps are best: it climbs, and takes what was known as it is."""
+    grid = {"step_size": [0.001, 0.003]}
+    base = {"inner.step_size": 0.01}
+    alone, _ = searched("fedavg", grid, monkeypatch, base)
+    assert alone["grid"] == grid
+    found, count = searched("fedavg", grid, monkeypatch, base, {"step_size": [0.0003, 0.01, 0.03]})
+    steps = [each["point"]["step_size"] for each in found["trials"]]
+    assert found["trials"][:2] == alone["trials"]
+    assert count == len(steps) > 2
+    assert steps[2] in (0.0003, 0.01)
+    ends = {0.0003, 0.03}
+    assert found["best"]["step_size"] != steps[-1] or steps[-1] in ends

@@ -58,6 +58,8 @@ class Cell:
         equal: key of the cell whose gradient evaluations it is given, by scaling its rounds.
         equal_settings: settings of that cell.
         grid: values to try, by dotted key of the algorithm; a cell with a grid is a tuning cell.
+        beyond: values further out, to be tried where the best point lies at that end. A search
+            that has not tried them holds nevertheless: they are no part of the digest.
         tasks: for continual problems: who holds which classes, or the whole sequence of tasks.
         final_loss: whether to keep the source meta-loss of the model that a run ended with.
     """
@@ -69,6 +71,7 @@ class Cell:
     equal: Key | None = None
     equal_settings: Table = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    beyond: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tasks: Tasks | TaskSequence | None = None
     final_loss: bool = False
 

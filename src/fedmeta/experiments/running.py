@@ -16,7 +16,7 @@ from fedmeta.experiments.continual import train_continually
 from fedmeta.experiments.repeats import federation, losses_of_models, record, seeded
 from fedmeta.experiments.results import Result, Results, machine_words, point_table
 from fedmeta.experiments.sequences import learn
-from fedmeta.experiments.tuned import search, tried_before
+from fedmeta.experiments.tuned import further_out, search, tried_before
 from fedmeta.experiments.tuned_strength import search_strength
 from fedmeta.experiments.twins import known_work, same_course, work
 from fedmeta.repeats import Repeat, train_stages
@@ -27,7 +27,7 @@ from fedmeta.training import Callback, gradient_evaluations
 
 _OF_A_RUN = ("versions", "machine", "precision", "date", "seconds")  # not of what is declared
 
-State = Literal["done", "outdated", "to run", "cannot run"]
+State = Literal["done", "unfinished", "outdated", "to run", "cannot run"]
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,15 @@ def selected(cells: Sequence[Cell], patterns: Iterable[str]) -> list[Cell]:
 
 
 def state(cell: Cell, results: Results) -> State:
-    """Whether a cell has a result, and whether that is still what it declares."""
+    """Whether a cell has a result, and whether that is still what it declares.
+
+    A search is unfinished as long as its best point lies at an end with values beyond it.
+    """
     try:
         cell.build()
-        if results.current(cell) is not None:
-            return "done"
+        if (found := results.current(cell)) is not None:
+            on = cell.grid and further_out(cell, found["trials"]) is not None
+            return "unfinished" if on else "done"
     except FedmetaError:
         return "cannot run"
     return "to run" if results.read(cell.key) is None else "outdated"
@@ -107,7 +111,9 @@ def run_cells(
     passed: set[Key] = set()  # what others have trained on their way
 
     def not_run(ended: Ended) -> Ended:
-        return missing.setdefault(ended.cell.key, ended)
+        if plan.force or plan.results.current(ended.cell) is None:  # else what it found holds
+            missing[ended.cell.key] = ended
+        return ended
 
     for place, cell in enumerate(cells):
         if cell.key in passed:

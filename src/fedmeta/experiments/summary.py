@@ -5,7 +5,7 @@ Only results that were obtained as their cells are declared now are in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,10 +80,22 @@ def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
                 "best": result["best"],
                 "held_out": None if best["mean"] is None else rounded(100 * best["mean"]),
                 "points": len(result["trials"]),
+                "at_an_end": _at_an_end(result["trials"], result["best"]),
                 "n": len(seeds),
                 "diverged": len(seeds) - len(finished),
             },
         )
+
+
+def _at_an_end(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None) -> list[str]:
+    """The settings of which the best point has the smallest or the largest value that was tried."""
+    ends = []
+    for name, value in (best or {}).items():
+        alike = [each["point"] for each in trials if {**each["point"], name: value} == best]
+        tried = {point[name] for point in alike}
+        if len(tried) > 1 and value in (min(tried), max(tried)):
+            ends.append(f"{name} {'smallest' if value == min(tried) else 'largest'}")
+    return ends
 
 
 def _by_protocol(found: Found) -> Iterable[tuple[Key, Any]]:

@@ -190,12 +190,12 @@ def _points(row: Entry | None) -> str:
 
 def tuning(summary: Summary) -> str:
     """The points that were chosen on held-out source nodes."""
-    rows = [
-        [*map(named, key), _assigned(found["best"]), _held_out(found), f"{found['points']}"]
-        for key, found in _leaves(summary["tuning"], "points")
-    ]
+    rows = []
+    for key, found in _leaves(summary["tuning"], "points"):
+        cells = [_assigned(found["best"]), _held_out(found), f"{found['points']}"]
+        rows.append([*map(named, key), *cells, ", ".join(found["at_an_end"]) or "–"])
     heads = ["partition", "data", "algorithm", "variant", "best of the grid", "held out, %"]
-    return markdown([*heads, "points"], rows)
+    return markdown([*heads, "points", "of what was tried"], rows)
 
 
 def _held_out(found: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ def search(
     progress: Callable[[str], Sequence[Callback]],
     known: Sequence[Trial] = (),
 ) -> dict[str, Any]:
-    """Try every point of the grid; returns `trials` and the `best` point, if any finished.
+    """Try every point of the grid, and beyond it where the best one lies at an end.
 
     The federation is drawn once and its targets are taken out before anything is trained or
     scaled. Every repeat holds out another fifth of the sources, which judges, and starts from
@@ -45,30 +45,73 @@ def search(
         machine: settings of the machine.
         progress: given a label, the callbacks of a point.
         known: trials that need not be repeated, see `tried_before`.
+
+    Returns:
+        The `grid`, the `trials`, and the `best` point, if any finished.
     """
-    trials: list[Trial] = []
     trained: dict[str, list[Outcome]] = {}
-    for point in ({**base, **each} for each in grid(cell.grid)):
+
+    def attempt(point: Table) -> Trial:
         if before := [trial for trial in known if trial["point"] == point]:
-            trials += before
-            continue
-        settings = cell.build(point_table(cell, point), machine)
-        data = replace(settings.data, scaling_from="sources")  # the pool has the targets
-        drawn = federation(data, settings.training.seed)
-        repeats = [
-            Repeat(seeded(replace(settings, data=data), seed), drawn.hold_out(HELD_OUT, seed))
-            for seed in cell.seeds
+            return before[0]
+        return _attempted(cell, point, machine, progress, trained)
+
+    trials = [attempt({**base, **each}) for each in grid(cell.grid)]
+    while (point := further_out(cell, trials)) is not None:
+        trials.append(attempt(point))
+    return {"grid": dict(cell.grid), "trials": trials, "best": best_point(trials)}
+
+
+def _attempted(
+    cell: Cell,
+    point: Table,
+    machine: Table,
+    progress: Callable[[str], Sequence[Callback]],
+    trained: dict[str, list[Outcome]],
+) -> Trial:
+    """What held-out nodes reach with a point; `trained` has the trainings so far."""
+    settings = cell.build(point_table(cell, point), machine)
+    data = replace(settings.data, scaling_from="sources")  # the pool has the targets
+    drawn = federation(data, settings.training.seed)
+    repeats = [
+        Repeat(seeded(replace(settings, data=data), seed), drawn.hold_out(HELD_OUT, seed))
+        for seed in cell.seeds
+    ]
+    label = ", ".join(f"{name}={value}" for name, value in point.items())
+    alike = _training_of(settings)
+    if alike not in trained:
+        trained[alike] = train_repeats(repeats, progress(f"{cell.path} {label}"))
+    pairs = zip(repeats, trained[alike], strict=True)
+    reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
+    values = [each for each in reached if each is not None]
+    return {"point": point, "values": values, "mean": interval(values).mean if values else None}
+
+
+def further_out(cell: Cell, trials: Sequence[Trial]) -> Table | None:
+    """The point to try next because the best one lies at an end of what was tried; None: none.
+
+    Args:
+        cell: says what lies beyond its grid.
+        trials: so far.
+
+    Example:
+        >>> cell = Cell(("tuning", "x"), {}, 1, beyond={"step_size": [0.001, 0.003]})
+        >>> one = {"point": {"step_size": 0.01}, "values": [0.8], "mean": 0.8}
+        >>> other = {"point": {"step_size": 0.03}, "values": [0.7], "mean": 0.7}
+        >>> further_out(cell, [one, other])
+        {'step_size': 0.003}
+    """
+    if not cell.beyond or (best := best_point(trials)) is None:
+        return None
+    for name, values in cell.beyond.items():
+        tried = [
+            each["point"][name] for each in trials if {**each["point"], name: best[name]} == best
         ]
-        label = ", ".join(f"{name}={value}" for name, value in point.items())
-        alike = _training_of(settings)
-        if alike not in trained:
-            trained[alike] = train_repeats(repeats, progress(f"{cell.path} {label}"))
-        pairs = zip(repeats, trained[alike], strict=True)
-        reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
-        values = [each for each in reached if each is not None]
-        mean = interval(values).mean if values else None
-        trials.append({"point": point, "values": values, "mean": mean})
-    return {"trials": trials, "best": best_point(trials)}
+        below = [value for value in values if value < min(tried) == best[name]]
+        above = [value for value in values if value > max(tried) == best[name]]
+        if below or above:
+            return {**best, name: max(below) if below else min(above)}
+    return None
 
 
 def tried_before(cell: Cell, results: Results) -> list[Trial]:
@@ -84,7 +127,8 @@ def tried_before(cell: Cell, results: Results) -> list[Trial]:
     ):
         return []
     trials: list[Trial] = found["trials"]
-    then = {name: [*dict.fromkeys(trial["point"][name] for trial in trials)] for name in cell.grid}
+    values = {name: [trial["point"][name] for trial in trials] for name in cell.grid}
+    then = found.get("grid") or {name: [*dict.fromkeys(each)] for name, each in values.items()}
     return trials if results.current(replace(cell, grid=then)) is not None else []
 
 
