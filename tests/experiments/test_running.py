@@ -179,6 +179,18 @@ def test_a_search_with_values_beyond_its_end_goes_on_from_there(results: Results
     assert tried_before(grown, results) == on["trials"]
 
 
+def test_a_search_after_another_rests_on_what_it_does_not_try_itself(results: Results) -> None:
+    first = replace(TUNING, grid={"step_size": [0.01, 1.0], "inner.step_size": [0.1]})
+    after = replace(TUNING, key=("tuning", "after"), tuned=first.key)
+    run([first, after], results)
+    found = results.read(first.key)
+    assert found is not None
+    results.write(first.key, {**found, "best": {**found["best"], "step_size": 0.5}})
+    assert state(after, results) == "done"
+    results.write(first.key, {**found, "best": {**found["best"], "inner.step_size": 0.5}})
+    assert state(after, results) == "outdated"
+
+
 def test_a_search_that_found_nothing_is_not_asked_for_again(results: Results) -> None:
     run([TUNING], results)
     found = results.read(TUNING.key)

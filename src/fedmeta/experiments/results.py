@@ -48,10 +48,13 @@ class Results:
     def current(self, cell: Cell) -> Result | None:
         """The result of a cell if it was obtained as the cell is declared now.
 
-        A tuned cell is outdated, too, when its tuning cell has come to another point.
+        A tuned cell is outdated, too, when its tuning cell has come to another point. A search
+        after another one is if that differs in what it does not try itself.
         """
         found = self.read(cell.key)
-        if found is None or found["digest"] != cell.digest() or self.point(cell) != found["point"]:
+        if found is None or found["digest"] != cell.digest():
+            return None
+        if _taken_over(cell, self.point(cell)) != _taken_over(cell, found["point"]):
             return None
         try:
             now = [plain(built(cell.settings, point_table(cell, found["point"])))]
@@ -65,6 +68,10 @@ class Results:
         """The best point of the tuning cell that a cell rests on; None without one."""
         found = None if cell.tuned is None else self.read(cell.tuned)
         return None if found is None or found["best"] is None else dict(found["best"])
+
+
+def _taken_over(cell: Cell, point: Table | None) -> Table | None:
+    return point and {name: value for name, value in point.items() if name not in cell.grid}
 
 
 def point_table(cell: Cell, point: Table | None) -> Table:
