@@ -154,7 +154,7 @@ def judged(outcome: Run, repeat: Repeat) -> float | None:
         for each in divided_anew(repeat.federation, share)
     ]
     finite = [mean for mean in means if mean is not None]
-    return float(np.mean(finite)) if len(finite) == DIVISIONS else None
+    return None if len(finite) < len(means) else float(np.mean(finite))
 
 
 def divided_anew(federation: Federation, share: float) -> Iterator[Federation]:

@@ -62,5 +62,6 @@ def test_held_out_nodes_are_divided_otherwise_every_time() -> None:
         again = [each.nodes[place] for each in divisions]
         owned = sorted([*node.support, *node.query])
         assert all(sorted([*each.support, *each.query]) == owned for each in again)
+        assert all(len(each.support) == len(node.support) for each in again)
         assert len({tuple(sorted(each.query)) for each in again}) > DIVISIONS // 2
         assert set(np.concatenate([each.query for each in again])) == set(owned)

@@ -94,6 +94,16 @@ def test_a_block_may_have_a_grid_of_its_own() -> None:
     assert len(searches["tuning/fixed-pairs/cifar10/per-fedavg/tuned-5"].grid["step_size"]) == 4
 
 
+def test_what_lies_beyond_a_grid_is_not_far_from_its_ends() -> None:
+    for cell in (each for each in ALL["table1"] if each.grid):
+        assert cell.beyond.keys() <= cell.grid.keys()
+        for name, values in cell.beyond.items():
+            low, high = min(cell.grid[name]), max(cell.grid[name])
+            below, above = [v for v in values if v < low], [v for v in values if v > high]
+            assert low / max(below) < 4
+            assert min(above) / high < 4
+
+
 def test_many_updates_keep_the_inner_step_of_one() -> None:
     key = one("table1/random-pairs/cifar100/per-fedavg/extras-10").tuned
     (cell,) = (each for each in ALL["table1"] if each.key == key)

@@ -15,6 +15,7 @@ from fedmeta.experiments import EXPERIMENTS
 from fedmeta.experiments.page import between, blank, disagreements, filled, render
 from fedmeta.experiments.results import Results
 from fedmeta.experiments.summary import _at_an_end, current_results, summarise, write_summary
+from fedmeta.experiments.tables import headline
 from fedmeta.experiments.tuned import best_point
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +89,33 @@ def test_costs_are_those_of_the_first_look_that_is_good_enough(summary: dict[str
     for each in reached:
         spent = f"{each['rounds']} / {each['gradients']} / {0.2 * each['rounds']:.1f}"
         assert spent in filled(blank(), summary)
+
+
+def test_the_front_page_names_the_closest_rivals() -> None:
+    def row(mean: float, width: float, lost: int = 0) -> dict[str, Any]:
+        better = mean > width
+        return {
+            "mean": mean,
+            "ci95": width,
+            "n": 10 - lost,
+            "diverged": 0,
+            "ahead": better,
+            "diverged_other": lost,
+        }
+
+    rounds = {"fedavg": {"tuned": row(2.0, 0.5), "extras-5": row(0.3, 0.5, lost=2)}}
+    gradients = {"per-fedavg": {"paper-equal": row(1.0, 0.25)}}
+    place = {"rounds": rounds, "gradients": gradients}
+    search = {"at_an_end": ["step_size smallest"], "points": 4}
+    summary = {
+        "table1": {},
+        "ahead": {"fixed-pairs": {"cifar10": place, "cifar100": {"rounds": rounds}}},
+        "tuning": {"fixed-pairs": {"cifar10": {"fedavg": {"extras-5": search}}}},
+    }
+    text = headline(summary)
+    assert "**1 of 2**; +0.30 ± 0.50 to FedAvg extras-5† (2 of its runs diverged) |" in text
+    assert "| 1 of 1; +1.00 ± 0.25 to Per-FedAvg paper-equal |" in text
+    assert "FedAvg extras-5 (2 of its runs diverged) | – |" in text
 
 
 def test_a_changed_number_is_noticed(summary: dict[str, Any], tmp_path: Path) -> None:

@@ -195,8 +195,30 @@ def test_a_search_that_found_nothing_is_not_asked_for_again(results: Results) ->
     run([TUNING], results)
     found = results.read(TUNING.key)
     assert found is not None
-    results.write(TUNING.key, {**found, "best": None})
-    assert "every run of tuning/fedavg diverged" in run([TUNED], results)[0].problem
+    lost = [{**each, "values": [], "mean": None} for each in found["trials"]]
+    results.write(TUNING.key, {**found, "trials": lost, "best": None})
+    search, tuned = run([TUNING, TUNED], results)
+    assert search.state == "kept"
+    assert "every run of tuning/fedavg diverged" in tuned.problem
+
+
+def test_a_result_says_at_which_point_it_was_trained(results: Results) -> None:
+    """Though its search comes to another one meanwhile, in another process."""
+    run([TUNING], results)
+    found = results.read(TUNING.key)
+    assert found is not None
+    then = found["best"]
+
+    def move(_label: str) -> list[Any]:
+        results.write(TUNING.key, {**found, "best": {"step_size": 0.5}})
+        return []
+
+    list(run_cells([TUNED], Plan(results), move))
+    trained = results.read(TUNED.key)
+    assert trained is not None
+    assert trained["point"] == then
+    assert trained["settings"]["algorithm"]["step_size"] == then["step_size"]
+    assert state(TUNED, results) == "outdated"
 
 
 def test_tuning_looks_at_source_nodes_alone(

@@ -89,18 +89,30 @@ def test_a_search_goes_on_where_the_best_point_lies_at_an_end() -> None:
     assert tuned.further_out(Cell(("tuning", "x"), {}, 2), [trial(low, 0.9)]) is None
 
 
-def test_it_ends_when_going_on_is_worse_or_nothing_lies_beyond(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("peak", "steps", "best"),
+    [
+        (0.02, [0.01, 0.02, 0.04], 0.02),  # within the grid: nothing to look for
+        (0.005, [0.01, 0.02, 0.04, 0.005, 0.002], 0.005),  # until it is worse
+        (0.001, [0.01, 0.02, 0.04, 0.005, 0.002], 0.002),  # until nothing lies beyond
+        (0.9, [0.01, 0.02, 0.04, 0.08], 0.08),
+    ],
+)
+def test_it_goes_on_until_that_is_worse_or_nothing_lies_beyond(
+    peak: float, steps: list[float], best: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three rounds the longest steps are best: it climbs, and takes what was known as it is."""
-    grid = {"step_size": [0.001, 0.003]}
-    base = {"inner.step_size": 0.01}
-    alone, _ = searched("fedavg", grid, monkeypatch, base)
-    assert alone["grid"] == grid
-    found, count = searched("fedavg", grid, monkeypatch, base, {"step_size": [0.0003, 0.01, 0.03]})
-    steps = [each["point"]["step_size"] for each in found["trials"]]
-    assert found["trials"][:2] == alone["trials"]
-    assert count == len(steps) > 2
-    assert steps[2] in (0.0003, 0.01)
-    ends = {0.0003, 0.03}
-    assert found["best"]["step_size"] != steps[-1] or steps[-1] in ends
+    tried: list[float] = []
+
+    def attempted(_cell: Cell, point: dict[str, float], *_: object) -> dict[str, Any]:
+        tried.append(point["step_size"])
+        return trial(point, 1 - abs(point["step_size"] - peak))
+
+    monkeypatch.setattr(tuned, "_attempted", attempted)
+    beyond = {"step_size": [0.002, 0.005, 0.08]}
+    grid = {"step_size": [0.01, 0.02, 0.04]}
+    cell = Cell(("tuning", "x"), {}, 1, grid=grid, beyond=beyond)
+    found = tuned.search(cell, {"inner": 1.0}, {}, lambda _: [])
+    assert tried == steps
+    assert (found["grid"], found["best"]) == (grid, {"inner": 1.0, "step_size": best})
+    again = tuned.search(cell, {"inner": 1.0}, {}, lambda _: [], found["trials"])
+    assert (again, tried) == (found, steps)

@@ -207,11 +207,11 @@ def _tuning_cell(declared: Declaration, of: Cell, after: Key | None, own: Grid |
     grid: Grid = own or declared.common["grids"][what]
     if own is None and after is not None:
         grid = dict([next(iter(grid.items()))])
-    beyond: Grid = declared.common["beyond"].get(what, {})
+    further: Grid = {} if declared.quick else declared.common["beyond"].get(what, {})
+    beyond = {name: values for name, values in further.items() if name in grid}
     if declared.quick:
         grid = {key: each[: 1 + (i == 0)] for i, (key, each) in enumerate(grid.items())}
-        beyond = {}
-    return Cell(of.tuned, settings, repeats, after, grid=grid, beyond=beyond, tasks=of.tasks)
+    return Cell(of.tuned, settings, repeats, tuned=after, grid=grid, beyond=beyond, tasks=of.tasks)
 
 
 def _with_equal(cell: Cell, made: Mapping[Key, Cell]) -> Cell:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import FedmetaError, SettingError
@@ -140,14 +140,40 @@ def run_cells(
                 yield not_run(Ended(cell, "no time") if late else failed)
 
 
+class Ready(NamedTuple):
+    """A cell as it is about to be trained. Its search may come to another point meanwhile."""
+
+    cell: Cell
+    point: Table | None
+    settings: Settings
+
+    @property
+    def work(self) -> str | None:
+        """What its runs are, see `twins`."""
+        return work(self.cell, self.settings)
+
+
+def _ready(cell: Cell, plan: Plan) -> Ready:
+    """At the tuned point and with the final number of rounds."""
+    point = plan.results.point(cell)
+    if cell.tuned is not None and point is None:
+        search = "/".join(cell.tuned)
+        searched = plan.results.read(cell.tuned) is not None
+        what_to_do = f"every run of {search} diverged: give it another grid"
+        raise SettingError(
+            f"{cell.path} has no tuned settings", what_to_do if searched else f"run {search}"
+        )
+    settings = cell.build(point_table(cell, point), plan.machine)
+    return Ready(cell, point, settings if cell.equal is None else _scaled(cell, settings, plan))
+
+
 def _taken(cell: Cell, plan: Plan, known: dict[str, Result]) -> bool:
     """Write the result of a cell whose runs are known; whether they are."""
-    settings = _settings(cell, plan)
-    same = known.get(work(cell, settings) or "")
+    ready = _ready(cell, plan)
+    same = known.get(ready.work or "")
     if same is None:
         return False
-    found = {name: same[name] for name in (*_OF_A_RUN, "repeats")}
-    _keep(cell, settings, found, plan, known)
+    _keep(ready, {name: same[name] for name in (*_OF_A_RUN, "repeats")}, plan, known)
     return True
 
 
@@ -163,63 +189,47 @@ def _run(
     Returns:
         All of them. Their runs are known then.
     """
-    begun, settings = time.monotonic(), _settings(cell, plan)
-    if work(cell, settings) is None:
-        found = {cell.key: _found(cell, settings, plan, progress)}
-        group = [(cell, settings)]
+    begun, ready = time.monotonic(), _ready(cell, plan)
+    if ready.work is None:
+        found = {cell.key: _found(ready, plan, progress)}
+        group = [ready]
     else:
-        group = [(cell, settings), *_on_the_way(cell, later, plan, known)]
-        stops = [each.training.rounds for _, each in group[1:]]
-        records = _trained(cell, settings, stops, progress)
-        group = [(each, its) for each, its in group if its.training.rounds in records]
-        found = {each.key: {"repeats": records[its.training.rounds]} for each, its in group}
+        group = [ready, *_on_the_way(ready, later, plan, known)]
+        stops = [each.settings.training.rounds for each in group[1:]]
+        records = _trained(cell, ready.settings, stops, progress)
+        group = [each for each in group if each.settings.training.rounds in records]
+        found = {
+            each.cell.key: {"repeats": records[each.settings.training.rounds]} for each in group
+        }
     seconds = {"seconds": round(time.monotonic() - begun, 1)}
-    for each, its_settings in group:
-        _keep(each, its_settings, seconds | found[each.key], plan, known)
-    return [each for each, _ in group]
+    for each in group:
+        _keep(each, seconds | found[each.cell.key], plan, known)
+    return [each.cell for each in group]
 
 
-def _keep(
-    cell: Cell, settings: Settings, found: Mapping[str, Any], plan: Plan, known: dict[str, Result]
-) -> None:
+def _keep(ready: Ready, found: Mapping[str, Any], plan: Plan, known: dict[str, Result]) -> None:
     """Write a result, and know its runs."""
-    about = description(cell, plan.results.point(cell), settings.execution)
+    about = description(ready.cell, ready.point, ready.settings.execution)
     result = {**about, **found}
-    plan.results.write(cell.key, result)
-    if (runs := work(cell, settings)) is not None:
-        known.setdefault(runs, result)
-
-
-def _settings(cell: Cell, plan: Plan) -> Settings:
-    """As they are trained: at the tuned point and with the final number of rounds."""
-    point = plan.results.point(cell)
-    if cell.tuned is not None and point is None:
-        search = "/".join(cell.tuned)
-        searched = plan.results.read(cell.tuned) is not None
-        raise SettingError(
-            f"{cell.path} has no tuned settings",
-            f"every run of {search} diverged: give it another grid"
-            if searched
-            else f"run {search}",
-        )
-    settings = cell.build(point_table(cell, point), plan.machine)
-    return settings if cell.equal is None else _scaled(cell, settings, plan)
+    plan.results.write(ready.cell.key, result)
+    if ready.work is not None:
+        known.setdefault(ready.work, result)
 
 
 def _on_the_way(
-    cell: Cell, later: Sequence[Cell], plan: Plan, known: Mapping[str, Result]
-) -> list[tuple[Cell, Settings]]:
+    ready: Ready, later: Sequence[Cell], plan: Plan, known: Mapping[str, Result]
+) -> list[Ready]:
     """Later cells to run that train as a cell does, but end before or after it."""
     wanted = ("to run", "outdated", "done") if plan.force else ("to run", "outdated")
     found = []
-    for each in later:
-        if same_course(cell, each) and state(each, plan.results) in wanted:
+    for cell in later:
+        if same_course(ready.cell, cell) and state(cell, plan.results) in wanted:
             try:
-                settings = _settings(each, plan)
+                each = _ready(cell, plan)
             except FedmetaError:  # as it will say itself in its turn
                 continue
-            if work(each, settings) not in known:
-                found.append((each, settings))
+            if each.point == ready.point and each.work not in known:
+                found.append(each)
     return found
 
 
@@ -244,10 +254,10 @@ def _trained(
 
 
 def _found(
-    cell: Cell, settings: Settings, plan: Plan, progress: Callable[[str], Sequence[Callback]]
+    ready: Ready, plan: Plan, progress: Callable[[str], Sequence[Callback]]
 ) -> dict[str, Any]:
     """What a search or a continual problem comes to."""
-    point = plan.results.point(cell)
+    cell, point, settings = ready
     if isinstance(cell.tasks, TaskSequence):
         return learn(cell, point, plan.machine, progress)
     if cell.grid and cell.tasks is not None:

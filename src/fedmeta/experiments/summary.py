@@ -16,6 +16,7 @@ from fedmeta.experiments.declaration import TUNING, cells, declaration
 from fedmeta.experiments.results import SUMMARY, Result, Results
 from fedmeta.experiments.sequence_results import measures
 from fedmeta.experiments.statistics import Repeats, accuracy, entry, mean_curve, paired, rounded
+from fedmeta.experiments.tuned import tried_along
 from fedmeta.experiments.verdicts import ahead, goals
 from fedmeta.storage import write_json
 
@@ -87,12 +88,11 @@ def _tuning(found: Found) -> Iterable[tuple[Key, Any]]:
         )
 
 
-def _at_an_end(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None) -> list[str]:
+def _at_an_end(trials: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> list[str]:
     """The settings of which the best point has the smallest or the largest value that was tried."""
     ends = []
     for name, value in (best or {}).items():
-        alike = [each["point"] for each in trials if {**each["point"], name: value} == best]
-        tried = {point[name] for point in alike}
+        tried = set(tried_along(name, best or {}, trials))
         if len(tried) > 1 and value in (min(tried), max(tried)):
             ends.append(f"{name} {'smallest' if value == min(tried) else 'largest'}")
     return ends

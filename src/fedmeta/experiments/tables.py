@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 from fedmeta.experiments.paper import GOALS, TABLE_1, TABLE_2, Published
 from fedmeta.experiments.sequence_results import rows as sequence_rows
 from fedmeta.experiments.statistics import Entry
-from fedmeta.experiments.verdicts import BASELINES, DEFAULT, OURS, PARTITIONS, at, words
+from fedmeta.experiments.verdicts import BASELINES, DEFAULT, EQUAL, OURS, PARTITIONS, at, words
 
 Summary = Mapping[str, Any]
 Row = Sequence[str]
@@ -133,39 +134,49 @@ def headline(summary: Summary) -> str:
 def _rivals_in_short(summary: Summary) -> str:
     rows = []
     for partition, by_data in summary["ahead"].items():
-        for data, budgets in by_data.items():
-            duels = [_duels(budgets.get(budget, {})) for budget in ("rounds", "gradients")]
+        for data in by_data:
+            duels = [_duels(summary, partition, data, each) for each in ("rounds", "gradients")]
             cells = [
-                f"{_points(each.least)}, {each.closest} ({each.tally})" if each else "–"
-                for each in duels
+                f"{each.tally}; {each.least} to {each.closest}" if each else "–" for each in duels
             ]
             rows.append([f"{named(data)}, {partition.replace('-', ' ')}", *cells])
-    heads = ["default minus the closest baseline, points (ahead of)"]
-    return markdown([*heads, "equal rounds", "equal gradients"], rows)
+    heads = ["the default is ahead of; points to the closest"]
+    return f"{markdown([*heads, 'equal rounds', 'equal gradients'], rows)}\n\n{_AT_AN_END}"
+
+
+_MARK = "†"
+_AT_AN_END = f"{_MARK} its step size is the smallest or largest that its search has tried"
 
 
 class Duels(NamedTuple):
-    """The default against all variants of the baselines at one place and budget."""
+    """The default against all variants of the baselines at one place and budget, in words."""
 
     tally: str
     closest: str
-    least: Entry | None
+    least: str
 
 
-def _duels(algorithms: Mapping[str, Mapping[str, Any]]) -> Duels | None:
+def _duels(summary: Summary, partition: str, data: str, budget: str) -> Duels | None:
     """How many it is ahead of, and by how much of the closest; None: there are none."""
+    algorithms = at(summary, "ahead", partition, data, budget) or {}
     rivals = [
-        (f"{named(name)} {variant}", row)
+        (name, variant, row)
         for name in BASELINES
         for variant, row in algorithms.get(name, {}).items()
     ]
     if not rivals:
         return None
-    won = sum(row["ahead"] for _, row in rivals)
-    tally = f"{won} of {len(rivals)}"
-    judged = [each for each in rivals if each[1]["mean"] is not None]
-    closest = min(judged, key=lambda each: float(each[1]["mean"]), default=("–", None))
-    return Duels(tally if won == len(rivals) else f"**{tally}**", *closest)
+    won = sum(row["ahead"] for *_, row in rivals)
+    tally = f"{won} of {len(rivals)}" if won == len(rivals) else f"**{won} of {len(rivals)}**"
+    judged = [each for each in rivals if each[2]["mean"] is not None]
+    if not judged:
+        return Duels(tally, "–", "–")
+    name, variant, row = min(judged, key=lambda each: float(each[2]["mean"]))
+    found = at(summary, "tuning", partition, data, name, variant.removesuffix(EQUAL)) or {}
+    ends = any(each.startswith("step_size") for each in found.get("at_an_end", ()))
+    lost = row["diverged_other"]
+    missing = f" ({lost} of its runs diverged)" if lost else ""
+    return Duels(tally, f"{named(name)} {variant}{_MARK if ends else ''}{missing}", _points(row))
 
 
 def ahead(summary: Summary) -> str:
@@ -173,13 +184,13 @@ def ahead(summary: Summary) -> str:
     rows = []
     for partition, by_data in summary["ahead"].items():
         for data, budgets in by_data.items():
-            for budget, algorithms in budgets.items():
-                found = _duels(algorithms)
+            for budget in budgets:
+                found = _duels(summary, partition, data, budget)
                 if found is not None:
-                    cells = [found.tally, found.closest, _points(found.least)]
+                    cells = [found.tally, found.closest, found.least]
                     rows.append([partition, named(data), f"equal {budget}", *cells])
     heads = ["partition", "data", "budget", "ahead of", "closest rival", "default minus it, points"]
-    return markdown(heads, rows)
+    return f"{markdown(heads, rows)}\n\n{_AT_AN_END}"
 
 
 def _points(row: Entry | None) -> str:
@@ -194,8 +205,8 @@ def tuning(summary: Summary) -> str:
     for key, found in _leaves(summary["tuning"], "points"):
         cells = [_assigned(found["best"]), _held_out(found), f"{found['points']}"]
         rows.append([*map(named, key), *cells, ", ".join(found["at_an_end"]) or "–"])
-    heads = ["partition", "data", "algorithm", "variant", "best of the grid", "held out, %"]
-    return markdown([*heads, "points", "of what was tried"], rows)
+    heads = ["partition", "data", "algorithm", "variant", "best point", "held out, %", "points"]
+    return markdown([*heads, "at an end of what was tried"], rows)
 
 
 def _held_out(found: Mapping[str, Any]) -> str:
@@ -227,17 +238,19 @@ def table2(summary: Summary) -> str:
 
 
 def convergence(summary: Summary) -> str:
-    """What it costs to reach given accuracies: rounds, gradient evaluations, MB per node."""
+    """What it costs to reach given accuracies that somebody reaches."""
     places: dict[tuple[str, str], list[Any]] = {}
     for (partition, data, *who), found in _leaves(summary["convergence"], "to-reach"):
         if found["to-reach"]:
             places.setdefault((partition, data), []).append((who, found))
     parts = []
     for (partition, data), group in places.items():
-        levels = [f"{each['accuracy']} %" for each in group[0][1]["to-reach"]]
+        costs = [found["to-reach"] for _, found in group]
+        some = [any(each["rounds"] for each in level) for level in zip(*costs, strict=True)]
+        levels = [f"{each['accuracy']} %" for each in compress(costs[0], some)]
         rows = [
-            [*map(named, who), *map(_spent, found["to-reach"]), str(found["diverged"])]
-            for who, found in group
+            [*map(named, who), *map(_spent, compress(cost, some)), str(found["diverged"])]
+            for (who, found), cost in zip(group, costs, strict=True)
         ]
         table = markdown(["algorithm", "variant", *levels, "diverged"], rows)
         parts.append(f"### {partition}, {named(data)}\n\n{table}")

@@ -12,7 +12,7 @@ from fedmeta.errors import DivergedError
 from fedmeta.evaluation import evaluate_model
 from fedmeta.experiments.cell import Cell
 from fedmeta.experiments.repeats import federation, seeded, short
-from fedmeta.experiments.results import Results, point_table
+from fedmeta.experiments.results import Results, machine_words, point_table
 from fedmeta.intervals import interval
 from fedmeta.plain import from_plain
 from fedmeta.repeats import Repeat, train_repeats
@@ -84,7 +84,9 @@ def _attempted(
     pairs = zip(repeats, trained[alike], strict=True)
     reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
     values = [each for each in reached if each is not None]
-    return {"point": point, "values": values, "mean": interval(values).mean if values else None}
+    mean, execution = interval(values).mean if values else None, settings.execution
+    about = {"machine": machine_words(execution.device), "precision": execution.precision}
+    return {"point": point, "values": values, "mean": mean, **about}
 
 
 def further_out(cell: Cell, trials: Sequence[Trial]) -> Table | None:
@@ -104,14 +106,23 @@ def further_out(cell: Cell, trials: Sequence[Trial]) -> Table | None:
     if not cell.beyond or (best := best_point(trials)) is None:
         return None
     for name, values in cell.beyond.items():
-        tried = [
-            each["point"][name] for each in trials if {**each["point"], name: best[name]} == best
-        ]
+        tried = tried_along(name, best, trials)
         below = [value for value in values if value < min(tried) == best[name]]
         above = [value for value in values if value > max(tried) == best[name]]
         if below or above:
             return {**best, name: max(below) if below else min(above)}
     return None
+
+
+def tried_along(name: str, point: Table, trials: Sequence[Trial]) -> list[Any]:
+    """Values of a setting that were tried with all else as a point has it.
+
+    Example:
+        >>> points = [{"a": 1, "b": 2}, {"a": 3, "b": 2}, {"a": 5, "b": 4}]
+        >>> tried_along("a", {"a": 1, "b": 2}, [{"point": point} for point in points])
+        [1, 3]
+    """
+    return [each["point"][name] for each in trials if {**each["point"], name: point[name]} == point]
 
 
 def tried_before(cell: Cell, results: Results) -> list[Trial]:
@@ -126,7 +137,8 @@ def tried_before(cell: Cell, results: Results) -> list[Trial]:
         cell.grid.keys() <= trial["point"].keys() for trial in found["trials"]
     ):
         return []
-    trials: list[Trial] = found["trials"]
+    about = {"machine": found["machine"], "precision": found["precision"]}
+    trials = [{**about, **trial} for trial in found["trials"]]  # the last word on what ran where
     values = {name: [trial["point"][name] for trial in trials] for name in cell.grid}
     then = found.get("grid") or {name: [*dict.fromkeys(each)] for name, each in values.items()}
     return trials if results.current(replace(cell, grid=then)) is not None else []
