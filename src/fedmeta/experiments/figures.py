@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from fedmeta.errors import MissingExtraError
 from fedmeta.experiments import sequence_results
 from fedmeta.experiments.paper import TABLE_1
 from fedmeta.experiments.statistics import Entry
-from fedmeta.experiments.tables import UPDATES, data_sets, named
+from fedmeta.experiments.tables import UPDATES, data_sets, factor_words, named
 from fedmeta.experiments.verdicts import BASELINES, DEFAULT, OURS, PARTITIONS, at, words
 from fedmeta.report.format import tick
 from fedmeta.storage import write_bytes, writing
@@ -48,6 +49,7 @@ _COLOURS = {"fedavg": "#c8540a", "per-fedavg": "#00805d", OURS: "#0a66a8"}
 _SERIES = ("#0a66a8", "#c8540a", "#00805d", "#a84d86", "#a87500", "#3a93c9", "#55595f", "#7a5a3c")
 _LINES = {"paper": "-", "tuned": "--", "extras": ":", DEFAULT: "-."}
 _INK = "#202327"
+_FAR = -20.0  # points: what the default loses beyond that is written, not drawn
 
 
 def draw(summary: Summary, folder: Path) -> list[Path]:
@@ -319,12 +321,16 @@ def _ablation(figure: Figure, summary: Summary) -> None:
     axes = _panels(figure, len(factors), 1, (7.6, 3.6))
     for each, (start, names) in zip(axes, factors.items(), strict=True):
         places = [0.0]
+        far = _FAR if start == DEFAULT else -math.inf
         for number, data in enumerate(summary["ablation"]):
             for place, factor in enumerate(reversed(names)):
                 change = at(summary, "ablation", data, start, factor, "change")
-                if change is not None and change["mean"] is not None:
-                    places.append(float(change["mean"]))
                 y = place + 0.22 * (1 - number)
+                if change is not None and change["mean"] is not None:
+                    places.append(max(float(change["mean"]), far))
+                    if change["mean"] < far:
+                        text = f"◂ {change['mean']:.0f}"
+                        each.text(far, y, text, color=_SERIES[number], va="center", fontsize=8)
                 _mark(each, change, y, _SERIES[number], "o", named(data))
             asked = _published_change(summary, data, start)
             if asked is not None:
@@ -334,7 +340,8 @@ def _ablation(figure: Figure, summary: Summary) -> None:
         each.axvline(0, color=_INK, linewidth=0.8)
         margin = 0.12 * (max(places) - min(places)) or 1.0
         each.set_xlim(min(places) - margin, max(places) + margin)  # wide intervals may leave it
-        each.set_yticks(range(len(names)), list(reversed(names)), fontsize=8.5)
+        labels = [factor_words(start, factor) for factor in reversed(names)]
+        each.set_yticks(range(len(names)), labels, fontsize=8.5)
         each.set_title(f"from {named(start)}")
         each.set_xlabel("change of accuracy, points (paired, precise sets)")
     _legend(figure, axes, 3)

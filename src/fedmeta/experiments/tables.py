@@ -311,9 +311,20 @@ def ablation(summary: Summary) -> str:
         published = TABLE_1.get(data, {}).get(start, {}).get("paper")
         cells = [_printed(published), shown(found["accuracy"]), shown(found["before-adapting"])]
         cells += [shown(found["precise"]), _changed(found["change"])]
-        rows.append([named(data), named(start), factor, *cells])
+        rows.append([named(data), named(start), factor_words(start, factor), *cells])
     heads = ["data", "from", "factor", "the paper", "accuracy, %", "before adapting, %"]
     return markdown([*heads, "precise sets, %", "change, points"], rows)
+
+
+def factor_words(start: str, factor: str) -> str:
+    """What is changed; of the default an ingredient is taken away, unless one is added.
+
+    Example:
+        >>> factor_words("default", "averaging"), factor_words("default", "with-flips")
+        ('without-averaging', 'with-flips')
+    """
+    whole = start != DEFAULT or factor == "as-it-is" or factor.startswith("with-")
+    return factor if whole else f"without-{factor}"
 
 
 def _changed(change: Entry | None) -> str:
