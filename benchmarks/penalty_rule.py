@@ -169,9 +169,10 @@ def divided_anew(federation: Federation, share: float) -> Iterator[Federation]:
 
 
 def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row per change, data set and partition."""
+    """One row per change, data set and partition, with the paired gain over the first change."""
     seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
     changes = {text: changed(text) for text in asked.change}
+    firsts: dict[tuple[str, str], list[float]] = {}  # what the first change reaches, seed by seed
     begun = time.monotonic()
     for text, data, partition in itertools.product(changes, asked.data, asked.partition):
         if asked.seconds is not None and time.monotonic() - begun > asked.seconds:
@@ -179,7 +180,19 @@ def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         settings = settings_of(asked, data, partition, changes[text])
         about = {"change": text, "data": data, "partition": partition}
         about["initialisation"] = asked.initialisation
-        yield {**about, **tried(settings, seeds, changes[text].constants)}
+        found = tried(settings, seeds, changes[text].constants)
+        first = firsts.setdefault((data, partition), found["accuracies"])
+        if first is not found["accuracies"]:
+            found["gain"] = gain(first, found["accuracies"], len(seeds))
+        yield {**about, **found}
+
+
+def gain(then: Sequence[float], now: Sequence[float], seeds: int) -> list[float] | None:
+    """Mean and 95 % half width of the paired differences; None where a run diverged."""
+    if not len(then) == len(now) == seeds > 1:
+        return None
+    found = interval([b - a for a, b in zip(then, now, strict=True)])
+    return [short(found.mean, 3), short(found.half_width or 0.0, 3)]
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -215,6 +228,8 @@ def words(row: Mapping[str, Any]) -> str:
     if row["held_out"] is None:
         return f"{about} all diverged"
     width = "" if row["ci95"] is None else f" ± {row['ci95']:.2f}"
+    if row.get("gain"):
+        width += " ({:+.2f} ± {:.2f})".format(*row["gain"])
     return (
         f"{about} {row['held_out']:.2f}{width} %, loss left at most {max(row['loss_left']):.2f}, "
         f"{row['not_halved']} not halved, {sum(row['rejected'])} rounds rejected"

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from benchmarks.penalty_rule import DIVISIONS, changed, divided_anew, tried, words
+from benchmarks import penalty_rule
+from benchmarks.penalty_rule import (
+    DIVISIONS,
+    changed,
+    divided_anew,
+    parsed,
+    trials,
+    tried,
+    words,
+)
 from fedmeta.algorithms import automatic_penalty
 from fedmeta.errors import SettingError
 from fedmeta.experiments.repeats import federation
@@ -50,6 +61,30 @@ def test_runs_that_diverge_are_counted() -> None:
     assert row["held_out"] is None
     about = {"change": "penalty=1e-30", "data": "digits", "partition": "any"}
     assert words({**about, **row}).endswith("all diverged")
+
+
+def test_gains_are_paired_with_the_first_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = iter([[80.0, 70.0, 60.0], [81.0, 70.5, 61.5], [90.0, 80.0]])
+
+    def invented(*_: object) -> dict[str, Any]:
+        return {
+            "accuracies": next(reached),
+            "held_out": 70.0,
+            "ci95": 1.0,
+            "loss_left": [0.1],
+            "not_halved": 0,
+            "rejected": [0],
+        }
+
+    monkeypatch.setattr(penalty_rule, "tried", invented)
+    changes = ["as-it-is", "augmentation.flip=true", "averaging=0.8"]
+    asked = [part for each in changes for part in ("--change", each)]
+    place = ["--data", "cifar10", "--partition", "fixed-pairs", "--seeds", "3"]
+    first, flips, lost = trials(parsed([*asked, *place]))
+    assert flips["gain"] == [1.0, pytest.approx(1.24, abs=0.01)]
+    assert "70.00 ± 1.00 (+1.00 ± 1.24) %" in words(flips)
+    assert "gain" not in first
+    assert lost["gain"] is None  # a run of it diverged: there is nothing to pair
 
 
 def test_held_out_nodes_are_divided_otherwise_every_time() -> None:
