@@ -187,12 +187,12 @@ def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {**about, **found}
 
 
-def gain(then: Sequence[float], now: Sequence[float], seeds: int) -> list[float] | None:
+def gain(then: Sequence[float], now: Sequence[float], seeds: int) -> list[float | None] | None:
     """Mean and 95 % half width of the paired differences; None where a run diverged."""
     if not len(then) == len(now) == seeds > 1:
         return None
     found = interval([b - a for a, b in zip(then, now, strict=True)])
-    return [short(found.mean, 3), short(found.half_width or 0.0, 3)]
+    return [short(found.mean, 3), short(found.half_width, 3)]
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
