@@ -145,14 +145,13 @@ def judged(outcome: Run, repeat: Repeat) -> float | None:
     """Mean metric of the held-out nodes over many divisions of their samples; None: it diverged."""
     table = outcome.summary["settings"]["execution"]
     execution = from_plain(Execution, table, "execution")
-    steps = outcome.meta_model.adaptation.steps
-    share = repeat.settings.data.support_share
-    means = [
-        evaluate_model(outcome.meta_model, each, [steps], execution=execution).summary()[
-            str(steps)
-        ]["mean"]
+    model, share = outcome.meta_model, repeat.settings.data.support_share
+    steps = model.adaptation.steps
+    found = [
+        evaluate_model(model, each, [steps], execution=execution)
         for each in divided_anew(repeat.federation, share)
     ]
+    means = [each.summary()[str(steps)]["mean"] for each in found]
     finite = [mean for mean in means if mean is not None]
     return None if len(finite) < len(means) else float(np.mean(finite))
 

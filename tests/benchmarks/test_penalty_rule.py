@@ -88,7 +88,7 @@ def test_gains_are_paired_with_the_first_change(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_held_out_nodes_are_divided_otherwise_every_time() -> None:
-    """Their samples stay theirs, in sets of the same sizes, and nearly all are judged by once."""
+    """Their samples stay theirs, in sets of the same sizes, and each judges at some time."""
     settings = build_settings({"data": {"name": "digits", "nodes": 12}})
     drawn = federation(settings.data, 100).hold_out(0.2, 100)
     divisions = list(divided_anew(drawn, settings.data.support_share))

@@ -24,7 +24,6 @@ def searched(
     grid: dict[str, list[float]],
     monkeypatch: pytest.MonkeyPatch,
     base: dict[str, float] | None = None,
-    beyond: dict[str, list[float]] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """What a search finds, and how many trainings it took."""
     count, train = 0, tuned.train_repeats
@@ -35,8 +34,7 @@ def searched(
         return train(repeats, callbacks)
 
     monkeypatch.setattr(tuned, "train_repeats", counted)
-    settings = {**SMALL, "algorithm": algorithm}
-    cell = Cell(("tuning", "x"), settings, 2, grid=grid, beyond=beyond or {})
+    cell = Cell(("tuning", "x"), {**SMALL, "algorithm": algorithm}, 2, grid=grid)
     found = tuned.search(cell, base or {}, {"execution": {"threads": 1}}, lambda _: [])
     monkeypatch.undo()
     return found, count
