@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedmeta.errors import SettingError
-from fedmeta.experiments.cell import Cell
+from fedmeta.experiments.cell import Cell, budget, built
 from fedmeta.experiments.repeats import federation, pool, record
 from fedmeta.experiments.results import Results
 from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
@@ -272,6 +272,22 @@ def test_equal_cost_scales_the_rounds(results: Results) -> None:
     assert found is not None
     assert [each["rounds"] for each in found["repeats"]] == [6, 6]
     assert state(equal, results) == "done"
+
+
+def test_equal_cost_holds_until_the_cost_changes(results: Results) -> None:
+    """Of the other cell nothing else counts: its step size may become another one."""
+    equal = replace(CELL, key=("mine", "equal"), equal=("mine", "dear"), equal_settings=SETTINGS)
+    run([equal], results)
+    found = results.read(equal.key)
+    assert found is not None
+    for changed, expected in (
+        ({"algorithms": {"fedavg": {"step_size": 0.5}}}, "done"),
+        ({"algorithms": {"fedavg": {"local_steps": 3}}}, "outdated"),
+        ({"training": {"rounds": 7}}, "outdated"),
+    ):
+        then = merged([SETTINGS, changed])
+        results.write(equal.key, {**found, "equal": budget(built(then))})
+        assert state(equal, results) == expected
 
 
 def test_the_same_runs_are_not_trained_twice(results: Results) -> None:

@@ -142,6 +142,27 @@ _PRIVATE = {
 }
 
 
+def budget(settings: Settings) -> Table:
+    """What the gradient evaluations of a training rest on; other settings may change meanwhile.
+
+    Example:
+        >>> budget(built({"algorithm": "fedavg"}))["gradients"]
+        {'100 + 100': 200, '100 + 200': 300}
+    """
+    return {
+        "data": plain(settings)["data"],
+        "rounds": settings.training.rounds,
+        "gradients": {
+            f"{support} + {query}": settings.algorithm.gradients(support, query)
+            for support, query in _SIZES
+        },
+    }
+
+
+# Support and query samples of two nodes: enough to tell passes over the one from the other.
+_SIZES = ((100, 100), (100, 200))
+
+
 def still_holds(stored: Any, now: Any) -> bool:
     """Whether a result would be obtained in the same way today.
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from fedmeta.errors import FedmetaError
-from fedmeta.experiments.cell import Cell, Key, built, plain, still_holds
+from fedmeta.experiments.cell import Cell, Key, budget, built, plain, still_holds
 from fedmeta.settings import Table
 from fedmeta.storage import read_json, write_bytes, writing
 from fedmeta.tuning import nested
@@ -58,7 +58,7 @@ class Results:
             return None
         try:
             now = [plain(built(cell.settings, point_table(cell, found["point"])))]
-            now += [plain(built(cell.equal_settings)) if cell.equal else {}]
+            now += [budget(built(cell.equal_settings)) if cell.equal else {}]
         except FedmetaError:  # what it was obtained with cannot even be asked for any more
             return None
         then = (found["settings"], found["equal"] or {})

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import FedmetaError, SettingError
-from fedmeta.experiments.cell import Cell, Key, built, plain
+from fedmeta.experiments.cell import Cell, Key, budget, built, plain
 from fedmeta.experiments.continual import train_continually
 from fedmeta.experiments.repeats import federation, losses_of_models, record, seeded
 from fedmeta.experiments.results import Result, Results, machine_words, point_table
@@ -275,7 +275,7 @@ def description(cell: Cell, point: Table | None, execution: Execution) -> dict[s
         "digest": cell.digest(),
         "settings": plain(cell.build(point_table(cell, point))),
         "point": point,
-        "equal": plain(built(cell.equal_settings)) if cell.equal else None,
+        "equal": budget(built(cell.equal_settings)) if cell.equal else None,
         "seeds": list(cell.seeds),
         "versions": versions(),
         "machine": machine_words(execution.device),
