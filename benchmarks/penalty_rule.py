@@ -7,7 +7,7 @@ A change names options of ADMM-FedMeta, such as longest_step=0.02, other setting
 such as augmentation.shift=2, and constants of `fedmeta.algorithms.automatic_penalty` without their
 underscore. Seeds begin at 100: those of the tables are never seen. A held-out node has a dozen
 samples to judge by, so its samples are divided into support and query set again and again, and the
-mean counts. Needs the core alone.
+mean counts. `fedmeta reproduce render` shows what lies in results/held-out. Needs the core alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -34,6 +35,7 @@ from fedmeta.errors import DivergedError, FedmetaError, SettingError
 from fedmeta.evaluation import evaluate_model
 from fedmeta.experiments.declaration import declaration
 from fedmeta.experiments.repeats import federation, losses_of_models, seeded, short
+from fedmeta.experiments.results import machine_words
 from fedmeta.intervals import interval
 from fedmeta.plain import from_plain
 from fedmeta.repeats import Repeat, train_repeats
@@ -208,7 +210,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="full")
     parser.add_argument("--seconds", type=float, help="start no further trial after so long")
-    parser.add_argument("--results", type=Path, help="a file for the rows")
+    parser.add_argument(
+        "--results", type=Path, help="a file for the rows, such as results/held-out/shifts.json"
+    )
     asked = parser.parse_args(arguments)
     asked.change = asked.change or ["as-it-is"]
     return asked
@@ -238,13 +242,15 @@ def words(row: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print rows as they come, and keep them."""
     asked = parsed(arguments)
+    about = {"machine": machine_words(asked.device), "precision": asked.precision}
+    about |= {"rounds": asked.rounds, "date": datetime.now(UTC).date().isoformat()}
     rows: list[dict[str, Any]] = []
     try:
         for row in trials(asked):
             rows.append(row)
             print(words(row), flush=True)
             if asked.results is not None:
-                write_json(asked.results, rows)
+                write_json(asked.results, {**about, "rows": rows})
     except FedmetaError as error:
         sys.exit(str(error))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from benchmarks.penalty_rule import (
     DIVISIONS,
     changed,
     divided_anew,
+    main,
     parsed,
     trials,
     tried,
@@ -19,8 +22,21 @@ from benchmarks.penalty_rule import (
 )
 from fedmeta.algorithms import automatic_penalty
 from fedmeta.errors import SettingError
+from fedmeta.experiments.held_out import studies
 from fedmeta.experiments.repeats import federation
 from fedmeta.settings import build_settings
+
+ROW: dict[str, Any] = {
+    "change": "as-it-is",
+    "data": "cifar10",
+    "partition": "fixed-pairs",
+    "accuracies": [80.0, 70.0],
+    "held_out": 75.0,
+    "ci95": 63.5,
+    "loss_left": [0.1, 0.2],
+    "not_halved": 0,
+    "rejected": [0, 1],
+}
 
 
 def test_constants_are_changed_for_a_trial_alone() -> None:
@@ -85,6 +101,18 @@ def test_gains_are_paired_with_the_first_change(monkeypatch: pytest.MonkeyPatch)
     assert "70.00 ± 1.00 (+1.00 ± 1.24) %" in words(flips)
     assert "gain" not in first
     assert lost["gain"] is None  # a run of it diverged: there is nothing to pair
+
+
+def test_rows_are_kept_as_a_study_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fedmeta reproduce render` reads what lies in results/held-out."""
+    monkeypatch.setattr(penalty_rule, "trials", lambda _: iter([ROW]))
+    file = tmp_path / "held-out" / "steps.json"
+    file.parent.mkdir()
+    main(["--results", str(file)])
+    assert studies(tmp_path)["steps"][0]["change"] == "as-it-is"
+    assert json.loads(file.read_text())["precision"] == "full"
 
 
 def test_held_out_nodes_are_divided_otherwise_every_time() -> None:

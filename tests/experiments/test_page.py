@@ -14,7 +14,12 @@ from fedmeta.errors import RunFolderError
 from fedmeta.experiments import EXPERIMENTS
 from fedmeta.experiments.page import between, blank, disagreements, filled, render
 from fedmeta.experiments.results import Results
-from fedmeta.experiments.summary import _at_an_end, current_results, summarise, write_summary
+from fedmeta.experiments.summary import (
+    _at_an_end,
+    current_results,
+    summary_of,
+    write_summary,
+)
 from fedmeta.experiments.tables import headline
 from fedmeta.experiments.tuned import best_point
 
@@ -27,6 +32,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = Results(tmp_path_factory.mktemp("results"))
     for name in EXPERIMENTS:
         invent(name, folder)
+    place = {"partition": "fixed-pairs", "data": "cifar10"}
+    rows = [
+        {"change": "as-it-is", **place, "accuracies": [80.0, 81.0]},
+        {"change": "longer", **place, "accuracies": [82.0, 81.5]},
+    ]
+    folder.write(("held-out", "steps"), {"rows": rows})
     return folder
 
 
@@ -38,7 +49,7 @@ def summary(results: Results) -> dict[str, Any]:
 def test_pages_in_the_repository_agree_with_its_results() -> None:
     """If this fails: fedmeta reproduce render."""
     results = Results(ROOT / "results")
-    found = summarise(current_results(results))
+    found = summary_of(results)
     assert json.loads((results.folder / "summary.json").read_text("utf-8")) == found
     assert disagreements(found, ROOT / "docs/results.md", ROOT / "README.md") == []
 
@@ -56,7 +67,7 @@ def test_summary_has_every_cell(results: Results, summary: dict[str, Any]) -> No
     assert {"prior", "new"} < set(summary["table2"]["cifar100"]["admm-fedmeta"])
     assert len(summary["robustness"]["random-pairs"]["cifar100"]["pytorch"]) == 20
     assert all(each["reached"] is not None for each in summary["goals"])
-    assert len(list(results.folder.rglob("*.json"))) == len(current_results(results)) + 1
+    assert len(list(results.folder.rglob("*.json"))) == len(current_results(results)) + 2
 
 
 def test_every_number_reaches_the_page(summary: dict[str, Any]) -> None:
@@ -67,6 +78,8 @@ def test_every_number_reaches_the_page(summary: dict[str, Any]) -> None:
     entry = summary["table1"]["random-pairs"]["cifar100"]["per-fedavg"]["extras-10-precise"]
     assert f"{entry['mean']:.2f} ± {entry['ci95']:.2f}" in page
     assert "10 of 10 diverged" in page
+    assert "| fixed-pairs | CIFAR-10 | 80.50 | 81.75 (+1.25 ± 9.53) |" in page
+    assert "| mean gain |  | – | +1.25 |" in page
 
 
 def test_costs_are_those_of_the_first_look_that_is_good_enough(summary: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ import numpy as np
 from fedmeta.experiments import EXPERIMENTS
 from fedmeta.experiments.cell import Key
 from fedmeta.experiments.declaration import TUNING, cells, declaration
+from fedmeta.experiments.held_out import FOLDER as HELD_OUT
+from fedmeta.experiments.held_out import studies
 from fedmeta.experiments.results import SUMMARY, Result, Results
 from fedmeta.experiments.sequence_results import measures
 from fedmeta.experiments.statistics import Repeats, accuracy, entry, mean_curve, paired, rounded
@@ -26,10 +28,16 @@ Found = Mapping[Key, Result]
 
 def write_summary(results: Results, *, quick: bool = False) -> Summary:
     """Compute the summary of a folder of results and keep it there."""
-    summary = summarise(current_results(results, quick=quick))
+    summary = summary_of(results, quick=quick)
     results.folder.mkdir(parents=True, exist_ok=True)
     write_json(results.folder / SUMMARY, summary)
     return summary
+
+
+def summary_of(results: Results, *, quick: bool = False) -> Summary:
+    """All numbers of a folder of results."""
+    numbers = summarise(current_results(results, quick=quick))
+    return numbers | {HELD_OUT: studies(results.folder)}
 
 
 def current_results(results: Results, *, quick: bool = False) -> dict[Key, Result]:

@@ -316,6 +316,30 @@ def ablation(summary: Summary) -> str:
     return markdown([*heads, "precise sets, %", "change, points"], rows)
 
 
+def held_out(summary: Summary) -> str:
+    """What held-out source nodes reach with settings that the default might have."""
+    parts = []
+    for changes in summary["held-out"].values():
+        places = dict.fromkeys(place for each in changes for place in each["places"])
+        rows = []
+        for place in places:
+            partition, data = place.split("/")
+            reached = [_gained(each["places"].get(place)) for each in changes]
+            rows.append([partition, named(data), *reached])
+        gains = ["–" if each["gain"] is None else f"{each['gain']:+.2f}" for each in changes]
+        rows.append(["mean gain", "", *gains])
+        parts.append(markdown(["partition", "data", *(each["change"] for each in changes)], rows))
+    return "\n\n".join(parts) or f"*{MISSING}*"
+
+
+def _gained(entry: Entry | None) -> str:
+    """What is reached and, in points, gained."""
+    if entry is None or entry["mean"] is None:
+        return "–"
+    gain = _points({"mean": entry["gain"], "ci95": entry["gain_ci95"]})
+    return f"{entry['mean']:.2f}" + ("" if entry["gain_ci95"] in (None, 0) else f" ({gain})")
+
+
 def factor_words(start: str, factor: str) -> str:
     """What is changed; of the default an ingredient is taken away, unless one is added.
 
@@ -393,6 +417,7 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "samples": samples,
     "dissimilarity": dissimilarity,
     "ablation": ablation,
+    "held-out": held_out,
     "robustness": robustness,
     "sequences": sequences,
 }
