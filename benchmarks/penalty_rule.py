@@ -46,7 +46,8 @@ from fedmeta.tuning import HELD_OUT, nested
 
 FIRST_SEED = 100
 DIVISIONS = 20
-AXES = declaration("robustness").axes
+AXES = dict(declaration("robustness").axes)
+AXES["data"] = {**AXES["data"], "digits": {"data": {"name": "digits", "nodes": 50}}}
 OPTIONS = tuple(field.name for field in fields(ADMMFedMeta))
 
 

@@ -148,7 +148,7 @@ on held-out source nodes of three data sets (docs/results.md).
 """
 
 RECOMMENDED_FOR_VALUES = Adaptation(step_size=0.01, scope="head")
-"""The same where values are predicted: slopes of squared errors have any size; long steps blow up."""
+"""The same where values are predicted: slopes of squared errors have any size."""
 
 
 @dataclass(frozen=True)

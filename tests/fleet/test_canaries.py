@@ -47,7 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "reptile": {"algorithm": "reptile"},
     "8-bit": {**FIXED, "uplink": {"compression": {"method": "8-bit"}}},
     "top-k": {**FIXED, "uplink": {"compression": {"method": "top-k"}}},
-    "guard": {**FIXED, "uplink": {"guard": {"outliers": "reject"}}},
+    "guard": {**FIXED, "uplink": {"guard": {"outliers": "reject", "factor": 100.0}}},
     "dp": {**FIXED, "uplink": {"privacy": {"dp": "local", "clip": 1.0, "epsilon": 8.0}}},
     "importance": {**FIXED, "importance": "fisher"},
 }
@@ -154,7 +154,7 @@ def test_messages_states_and_logs_have_no_canary(
 def test_finding_lambda_tells_three_numbers_of_an_edge(tmp_path: Path) -> None:
     of_fleet(tmp_path / "a", merged([BASE, {"algorithm": "fedavg"}]), planted())
     earlier = str(tmp_path / "a/run")
-    tied = {"prior": {"model": earlier}, "init": earlier, "training": {"rounds": 6}, **FIXED}
+    tied = {"prior": {"model": earlier}, "init": earlier, "training": {"rounds": 20}, **FIXED}
     courier = of_fleet(tmp_path / "b", merged([BASE, tied]), planted())
     scaling = load_scaling(tmp_path / "b/run")
     assert scaling is not None

@@ -326,12 +326,14 @@ def _ablation(figure: Figure, summary: Summary) -> None:
             for place, factor in enumerate(reversed(names)):
                 change = at(summary, "ablation", data, start, factor, "change")
                 y = place + 0.22 * (1 - number)
-                if change is not None and change["mean"] is not None:
-                    places.append(max(float(change["mean"]), far))
-                    if change["mean"] < far:
-                        text = f"◂ {change['mean']:.0f}"
-                        each.text(far, y, text, color=_SERIES[number], va="center", fontsize=8)
-                _mark(each, change, y, _SERIES[number], "o", named(data))
+                if change is None or change["mean"] is None:
+                    continue
+                places.append(max(float(change["mean"]), far))
+                if change["mean"] < far:
+                    text = f"◂ {change['mean']:.0f}"
+                    each.text(far, y, text, color=_SERIES[number], va="center", fontsize=8)
+                else:
+                    _mark(each, change, y, _SERIES[number], "o", named(data))
             asked = _published_change(summary, data, start)
             if asked is not None:
                 places.append(asked)

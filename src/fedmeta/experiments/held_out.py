@@ -26,7 +26,7 @@ def studies(results: Path) -> dict[str, list[Entry]]:
     Args:
         results: the folder of all results.
     """
-    files = sorted((results / FOLDER).glob("*.json"))
+    files = sorted((results / FOLDER).glob("*.json"), key=lambda file: file.stem)
     return {file.stem: compared(read_json(file, "study")["rows"]) for file in files}
 
 

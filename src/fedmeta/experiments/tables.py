@@ -319,7 +319,7 @@ def ablation(summary: Summary) -> str:
 def held_out(summary: Summary) -> str:
     """What held-out source nodes reach with settings that the default might have."""
     parts = []
-    for changes in summary["held-out"].values():
+    for study, changes in summary["held-out"].items():
         places = dict.fromkeys(place for each in changes for place in each["places"])
         rows = []
         for place in places:
@@ -328,7 +328,8 @@ def held_out(summary: Summary) -> str:
             rows.append([partition, named(data), *reached])
         gains = ["–" if each["gain"] is None else f"{each['gain']:+.2f}" for each in changes]
         rows.append(["mean gain", "", *gains])
-        parts.append(markdown(["partition", "data", *(each["change"] for each in changes)], rows))
+        heads = ["partition", "data", *(each["change"] for each in changes)]
+        parts.append(f"*{study}*\n\n{markdown(heads, rows)}")
     return "\n\n".join(parts) or f"*{MISSING}*"
 
 
