@@ -47,6 +47,7 @@ from fedmeta.tuning import HELD_OUT, nested
 FIRST_SEED = 100
 DIVISIONS = 20
 AXES = dict(declaration("robustness").axes)
+DATA = list(AXES["data"])
 AXES["data"] = {**AXES["data"], "digits": {"data": {"name": "digits", "nodes": 50}}}
 OPTIONS = tuple(field.name for field in fields(ADMMFedMeta))
 
@@ -137,6 +138,7 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
     return {
         "held_out": short(reached.mean, 4) if reached else None,
         "ci95": short(reached.half_width, 3) if reached else None,
+        "seeds": len(seeds),
         "accuracies": [short(each, 4) for each in accuracies],
         "loss_left": [short(share, 3) for share in shares],
         "not_halved": sum(share >= 0.5 for share in shares) + len(seeds) - len(shares),
@@ -201,9 +203,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--change", action="append", help="name=value,name=value")
-    for axis in ("data", "partition"):
-        names = list(AXES[axis])
-        parser.add_argument(f"--{axis}", nargs="+", choices=names, default=names)
+    for axis, default in (("data", DATA), ("partition", list(AXES["partition"]))):
+        parser.add_argument(f"--{axis}", nargs="+", choices=list(AXES[axis]), default=default)
     parser.add_argument("--initialisation", choices=AXES["initialisation"], default="pytorch")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=8)

@@ -544,6 +544,6 @@ def test_theta_can_be_read_from_the_folder(tmp_path: Path) -> None:
 def test_default_step_size_where_values_are_predicted(
     algorithm: ADMMFedMeta, expected: float
 ) -> None:
-    """Nobody asks for α = 1 there by leaving it open; who writes it gets it."""
+    """Nobody asks for a long step there by leaving it open; who writes it gets it."""
     job = prepare(regression(), ModelSettings("mlp"), algorithm, TrainingSettings(rounds=0))
     assert job.settings["algorithm"]["inner"]["step_size"] == expected

@@ -30,6 +30,7 @@ ROW: dict[str, Any] = {
     "change": "as-it-is",
     "data": "cifar10",
     "partition": "fixed-pairs",
+    "seeds": 2,
     "accuracies": [80.0, 70.0],
     "held_out": 75.0,
     "ci95": 63.5,

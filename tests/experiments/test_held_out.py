@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,39 +16,49 @@ FIXED = {"partition": "fixed-pairs", "data": "cifar10"}
 RANDOM = {"partition": "random-pairs", "data": "cifar100"}
 
 
+def row(change: str, place: dict[str, str], *accuracies: float) -> dict[str, Any]:
+    """Of two seeds."""
+    return {"change": change, **place, "seeds": 2, "accuracies": list(accuracies)}
+
+
 def test_gains_are_paired_and_their_mean_is_over_places() -> None:
-    found = compared(
+    first, other = compared(
         [
-            {"change": "1.0", **FIXED, "accuracies": [80.0, 90.0]},
-            {"change": "1.0", **RANDOM, "accuracies": [50.0, 60.0]},
-            {"change": "0.3", **FIXED, "accuracies": [81.0, 91.0]},
-            {"change": "0.3", **RANDOM, "accuracies": [53.0, 63.0]},
+            row("1.0", FIXED, 80.0, 90.0),
+            row("1.0", RANDOM, 50.0, 60.0),
+            row("0.3", FIXED, 81.0, 91.0),
+            row("0.3", RANDOM, 53.0, 63.2),
         ]
     )
-    first, other = found
     assert [first["change"], other["change"]] == ["1.0", "0.3"]
-    assert (first["gain"], other["gain"]) == (None, 2.0)
+    assert first["gain"] is None
     assert other["places"]["fixed-pairs/cifar10"] == {
         "mean": 86.0,
         "ci95": 63.53,
         "n": 2,
-        "gain": 1.0,
-        "gain_ci95": 0.0,
+        "gain": {"mean": 1.0, "ci95": 0.0},
     }
+    assert other["places"]["random-pairs/cifar100"]["gain"] == {"mean": 3.1, "ci95": 1.27}
+    assert other["gain"] == {"mean": 2.05, "ci95": 0.64}  # √(0² + 1.27²) / 2
 
 
-def test_what_diverged_or_was_not_tried_has_no_gain() -> None:
-    rows = [
-        {"change": "1.0", **FIXED, "accuracies": [80.0, 90.0]},
-        {"change": "9.0", **FIXED, "accuracies": [85.0]},
-        {"change": "99", **FIXED, "accuracies": []},
-        {"change": "0.3", **RANDOM, "accuracies": [53.0, 63.0]},
-    ]
-    found = compared(rows)
-    assert [each["gain"] for each in found] == [None] * 4
+def test_runs_that_diverged_are_paired_with_none() -> None:
+    """Not even where both lost one, since it need not be that of the same seed."""
+    found = compared(
+        [
+            row("1.0", FIXED, 80.0, 90.0),
+            row("1.0", RANDOM, 50.0),
+            row("0.3", FIXED, 81.0, 91.0),
+            row("0.3", RANDOM, 63.0),
+            row("0.1", FIXED, 85.0),
+            row("99", FIXED),
+        ]
+    )
+    assert [each["gain"] for each in found] == [None] * 4  # none gained everywhere
     shown = held_out({"held-out": {"steps": found}})
-    assert "| fixed-pairs | CIFAR-10 | 85.00 | 85.00 | – | – |" in shown
-    assert "| random-pairs | CIFAR-100 | – | – | – | 58.00 |" in shown
+    assert "| fixed-pairs | CIFAR-10 | 85.00 | 86.00 (+1.00 ± 0.00) | 85.00 | – |" in shown
+    assert "| random-pairs | CIFAR-100 | 50.00 | 63.00 | – | – |" in shown
+    assert "| mean gain |  | – | – | – | – |" in shown
 
 
 def test_every_file_is_a_study(tmp_path: Path) -> None:
@@ -55,9 +66,9 @@ def test_every_file_is_a_study(tmp_path: Path) -> None:
     assert held_out({"held-out": {}}) == "*not run yet*"
     folder = tmp_path / "held-out"
     folder.mkdir()
-    row = {"change": "1.0", **FIXED, "accuracies": [80.0]}
-    (folder / "steps.json").write_text(json.dumps({"rows": [row]}))
-    assert studies(tmp_path)["steps"][0]["places"]["fixed-pairs/cifar10"]["mean"] == 80.0
-    (folder / "torn.json").write_text("[")
-    with pytest.raises(RunFolderError, match=r"torn\.json"):
-        studies(tmp_path)
+    (folder / "steps.json").write_text(json.dumps({"rows": [row("1.0", FIXED, 80.0, 81.0)]}))
+    assert studies(tmp_path)["steps"][0]["places"]["fixed-pairs/cifar10"]["mean"] == 80.5
+    for text, problem in (("[", "damaged"), ("{}", "has no rows")):
+        (folder / "torn.json").write_text(text)
+        with pytest.raises(RunFolderError, match=problem):
+            studies(tmp_path)

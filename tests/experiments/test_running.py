@@ -288,6 +288,8 @@ def test_equal_cost_holds_until_the_cost_changes(results: Results) -> None:
         then = merged([SETTINGS, changed])
         results.write(equal.key, {**found, "equal": budget(built(then))})
         assert state(equal, results) == expected
+    results.write(equal.key, {**found, "equal": {"data": found["equal"]["data"]}})
+    assert state(equal, results) == "outdated"  # nothing says what it was given
 
 
 def test_the_same_runs_are_not_trained_twice(results: Results) -> None:

@@ -1,23 +1,25 @@
 """What held-out source nodes said of the settings that the default has, or might have.
 
-A study is a file `held-out/NAME.json` beside the other results, as `python -m
-benchmarks.penalty_rule --results FILE` writes it: rows, one per change, data set and partition, and
-what they were obtained with. The first change is what the others are compared with, seed by seed.
+A study is a file `held-out/NAME.json` beside the other results, with rows as `python -m
+benchmarks.penalty_rule --results FILE` writes them: one per change, data set and partition. The
+first change is what the others are compared with, seed by seed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedmeta.errors import RunFolderError
 from fedmeta.experiments.statistics import Entry, rounded
 from fedmeta.intervals import interval
 from fedmeta.storage import read_json
 
 FOLDER = "held-out"
-Rows = Sequence[dict[str, Any]]
+Row = dict[str, Any]
 
 
 def studies(results: Path) -> dict[str, list[Entry]]:
@@ -27,44 +29,62 @@ def studies(results: Path) -> dict[str, list[Entry]]:
         results: the folder of all results.
     """
     files = sorted((results / FOLDER).glob("*.json"), key=lambda file: file.stem)
-    return {file.stem: compared(read_json(file, "study")["rows"]) for file in files}
+    return {file.stem: compared(_rows(file)) for file in files}
 
 
-def compared(rows: Rows) -> list[Entry]:
-    """One entry per change: by place what it reaches and gains, and its mean gain over places.
+def _rows(file: Path) -> list[Row]:
+    rows: list[Row] | None = read_json(file, "study").get("rows")
+    if not rows:
+        raise RunFolderError(f"{file} (study) has no rows", "restore or remove the file")
+    return rows
+
+
+def compared(rows: Sequence[Row]) -> list[Entry]:
+    """One entry per change: by place what it reaches and gains, and its mean gain over all places.
+
+    A change that was not tried everywhere, or lost a run somewhere, has no mean gain.
 
     Example:
-        >>> place = {"partition": "fixed-pairs", "data": "cifar10"}
+        >>> place = {"partition": "fixed-pairs", "data": "cifar10", "seeds": 2}
         >>> compared([
         ...     {"change": "a", **place, "accuracies": [80.0, 82.0]},
         ...     {"change": "b", **place, "accuracies": [81.0, 83.5]},
         ... ])[1]["gain"]
-        1.25
+        {'mean': 1.25, 'ci95': 3.18}
     """
-    first = rows[0]["change"] if rows else None
-    base = {_place(row): row["accuracies"] for row in rows if row["change"] == first}
+    first = rows[0]["change"]
+    base = {_place(row): row for row in rows if row["change"] == first}
     found = []
     for change in dict.fromkeys(row["change"] for row in rows):
-        mine = {_place(row): row["accuracies"] for row in rows if row["change"] == change}
-        places = {
-            "/".join(place): _entry(values, base.get(place)) for place, values in mine.items()
-        }
-        gains = [each["gain"] for each in places.values() if each["gain"] is not None]
-        mean = rounded(fmean(gains)) if gains and change != first else None
-        found.append({"change": change, "places": places, "gain": mean})
+        mine = {_place(row): row for row in rows if row["change"] == change}
+        others = {} if change == first else base
+        places = {place: _entry(row, others.get(place)) for place, row in mine.items()}
+        gains = [places[place]["gain"] if place in places else None for place in base]
+        found.append({"change": change, "places": places, "gain": _mean(gains)})
     return found
 
 
-def _place(row: dict[str, Any]) -> tuple[str, str]:
-    return row["partition"], row["data"]
+def _place(row: Row) -> str:
+    return f"{row['partition']}/{row['data']}"
 
 
-def _entry(values: Sequence[float], base: Sequence[float] | None) -> Entry:
-    """A mean and the paired gain; runs that diverged have no value, and then nothing is paired."""
+def _entry(row: Row, base: Row | None) -> Entry:
+    """A mean, and the paired gain in points where all runs of both finished."""
+    values = row["accuracies"]
     mean, width = interval(values) if values else (None, None)
-    entry: Entry = {"mean": rounded(mean), "ci95": rounded(width), "n": len(values)}
-    entry |= {"gain": None, "gain_ci95": None}
-    if base and len(base) == len(values):
-        gain = interval([now - then for then, now in zip(base, values, strict=True)])
-        entry |= {"gain": rounded(gain.mean), "gain_ci95": rounded(gain.half_width)}
+    entry = {"mean": rounded(mean), "ci95": rounded(width), "n": row["seeds"], "gain": None}
+    if base and len(base["accuracies"]) == len(values) == base["seeds"] == row["seeds"]:
+        pairs = zip(base["accuracies"], values, strict=True)
+        gain = interval([now - then for then, now in pairs])
+        entry["gain"] = {"mean": rounded(gain.mean), "ci95": rounded(gain.half_width)}
     return entry
+
+
+def _mean(gains: Sequence[Entry | None]) -> Entry | None:
+    """The mean of gains with its 95 % interval, the places taken to be independent."""
+    known = [gain for gain in gains if gain is not None]
+    if len(known) < len(gains):
+        return None
+    widths = [gain["ci95"] for gain in known]
+    width = None if None in widths else math.hypot(*widths) / len(widths)
+    return {"mean": rounded(fmean(gain["mean"] for gain in known)), "ci95": rounded(width)}

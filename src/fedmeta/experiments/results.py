@@ -62,6 +62,8 @@ class Results:
         except FedmetaError:  # what it was obtained with cannot even be asked for any more
             return None
         then = (found["settings"], found["equal"] or {})
+        if not now[1].keys() <= then[1].keys():  # from when a budget was kept otherwise
+            return None
         return found if all(map(still_holds, then, now)) else None
 
     def point(self, cell: Cell) -> Table | None:

@@ -287,8 +287,8 @@ def description(cell: Cell, point: Table | None, execution: Execution) -> dict[s
 def _scaled(cell: Cell, settings: Settings, plan: Plan) -> Settings:
     """As many rounds as cost the gradient evaluations of another cell."""
     other = built(cell.equal_settings, plan.machine)
-    budget = other.training.rounds * _cost(other)
-    rounds = max(1, round(budget / _cost(settings)))
+    gradients = other.training.rounds * _cost(other)
+    rounds = max(1, round(gradients / _cost(settings)))
     return replace(settings, training=replace(settings.training, rounds=rounds))
 
 

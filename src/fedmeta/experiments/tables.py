@@ -326,8 +326,7 @@ def held_out(summary: Summary) -> str:
             partition, data = place.split("/")
             reached = [_gained(each["places"].get(place)) for each in changes]
             rows.append([partition, named(data), *reached])
-        gains = ["–" if each["gain"] is None else f"{each['gain']:+.2f}" for each in changes]
-        rows.append(["mean gain", "", *gains])
+        rows.append(["mean gain", "", *(_points(each["gain"]) for each in changes)])
         heads = ["partition", "data", *(each["change"] for each in changes)]
         parts.append(f"*{study}*\n\n{markdown(heads, rows)}")
     return "\n\n".join(parts) or f"*{MISSING}*"
@@ -337,8 +336,7 @@ def _gained(entry: Entry | None) -> str:
     """What is reached and, in points, gained."""
     if entry is None or entry["mean"] is None:
         return "–"
-    gain = _points({"mean": entry["gain"], "ci95": entry["gain_ci95"]})
-    return f"{entry['mean']:.2f}" + ("" if entry["gain_ci95"] in (None, 0) else f" ({gain})")
+    return f"{entry['mean']:.2f}" + (f" ({_points(entry['gain'])})" if entry["gain"] else "")
 
 
 def factor_words(start: str, factor: str) -> str:
