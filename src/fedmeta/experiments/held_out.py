@@ -1,7 +1,7 @@
 """What held-out source nodes said of the settings that the default has, or might have.
 
 A study is a file `held-out/NAME.json` beside the other results, with rows as `python -m
-benchmarks.penalty_rule --results FILE` writes them: one per change, data set and partition. The
+benchmarks.held_out_nodes --results FILE` writes them: one per change, data set and partition. The
 first change is what the others are compared with, seed by seed.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from fedmeta.errors import RunFolderError
 from fedmeta.experiments.statistics import Entry, rounded
-from fedmeta.intervals import interval
+from fedmeta.intervals import Interval, interval
 from fedmeta.storage import read_json
 
 FOLDER = "held-out"
@@ -70,21 +70,26 @@ def _place(row: Row) -> str:
 
 def _entry(row: Row, base: Row | None) -> Entry:
     """A mean, and the paired gain in points where all runs of both finished."""
-    values = row["accuracies"]
+    values, seeds = row["accuracies"], row["seeds"]
     mean, width = interval(values) if values else (None, None)
-    entry = {"mean": rounded(mean), "ci95": rounded(width), "n": row["seeds"], "gain": None}
-    if base and len(base["accuracies"]) == len(values) == base["seeds"] == row["seeds"]:
-        pairs = zip(base["accuracies"], values, strict=True)
-        gain = interval([now - then for then, now in pairs])
-        entry["gain"] = {"mean": rounded(gain.mean), "ci95": rounded(gain.half_width)}
+    entry = {"mean": rounded(mean), "ci95": rounded(width), "n": seeds, "gain": None}
+    if base and (found := gain(base["accuracies"], values, seeds)):
+        entry["gain"] = {"mean": rounded(found.mean), "ci95": rounded(found.half_width)}
     return entry
+
+
+def gain(then: Sequence[float], now: Sequence[float], seeds: int) -> Interval | None:
+    """The paired differences of so many seeds; None where a run of either has diverged."""
+    if not len(then) == len(now) == seeds:
+        return None
+    return interval([b - a for a, b in zip(then, now, strict=True)])
 
 
 def _mean(gains: Sequence[Entry | None]) -> Entry | None:
     """The mean of gains with its 95 % interval, the places taken to be independent."""
-    known = [gain for gain in gains if gain is not None]
+    known = [each for each in gains if each is not None]
     if len(known) < len(gains):
         return None
-    widths = [gain["ci95"] for gain in known]
+    widths = [each["ci95"] for each in known]
     width = None if None in widths else math.hypot(*widths) / len(widths)
-    return {"mean": rounded(fmean(gain["mean"] for gain in known)), "ci95": rounded(width)}
+    return {"mean": rounded(fmean(each["mean"] for each in known)), "ci95": rounded(width)}

@@ -35,9 +35,20 @@ def write_summary(results: Results, *, quick: bool = False) -> Summary:
 
 
 def summary_of(results: Results, *, quick: bool = False) -> Summary:
-    """All numbers of a folder of results."""
-    numbers = summarise(current_results(results, quick=quick))
-    return numbers | {HELD_OUT: studies(results.folder)}
+    """All numbers of a folder of results: by experiment and key, then verdicts.
+
+    Accuracies are in percent.
+    """
+    found = current_results(results, quick=quick)
+    summary: Summary = {"unit": "percent"}
+    for name in (TUNING, *EXPERIMENTS):
+        mine = {key[1:]: result for key, result in found.items() if key[0] == name}
+        summary[name] = _nested(_READERS[name](mine))
+    repeats = {key[1:]: result["repeats"] for key, result in found.items() if key[0] == "table1"}
+    summary["ahead"] = ahead(repeats)
+    summary["goals"] = goals(summary)
+    summary[HELD_OUT] = studies(results.folder)
+    return summary
 
 
 def current_results(results: Results, *, quick: bool = False) -> dict[Key, Result]:
@@ -52,18 +63,6 @@ def current_results(results: Results, *, quick: bool = False) -> dict[Key, Resul
         if result is not None:
             found[cell.key] = result
     return found
-
-
-def summarise(found: Found) -> Summary:
-    """All numbers: by experiment and key, then verdicts. Accuracies are in percent."""
-    summary: Summary = {"unit": "percent"}
-    for name in (TUNING, *EXPERIMENTS):
-        mine = {key[1:]: result for key, result in found.items() if key[0] == name}
-        summary[name] = _nested(_READERS[name](mine))
-    repeats = {key[1:]: result["repeats"] for key, result in found.items() if key[0] == "table1"}
-    summary["ahead"] = ahead(repeats)
-    summary["goals"] = goals(summary)
-    return summary
 
 
 def _nested(entries: Iterable[tuple[Key, Any]]) -> dict[str, Any]:

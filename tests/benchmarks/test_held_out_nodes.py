@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import penalty_rule
-from benchmarks.penalty_rule import (
+from benchmarks import held_out_nodes
+from benchmarks.held_out_nodes import (
     DIVISIONS,
     changed,
     divided_anew,
@@ -93,7 +93,7 @@ def test_gains_are_paired_with_the_first_change(monkeypatch: pytest.MonkeyPatch)
             "rejected": [0],
         }
 
-    monkeypatch.setattr(penalty_rule, "tried", invented)
+    monkeypatch.setattr(held_out_nodes, "tried", invented)
     changes = ["as-it-is", "augmentation.flip=true", "averaging=0.8"]
     asked = [part for each in changes for part in ("--change", each)]
     place = ["--data", "cifar10", "--partition", "fixed-pairs", "--seeds", "3"]
@@ -108,7 +108,7 @@ def test_rows_are_kept_as_a_study_of_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`fedmeta reproduce render` reads what lies in results/held-out."""
-    monkeypatch.setattr(penalty_rule, "trials", lambda _: iter([ROW]))
+    monkeypatch.setattr(held_out_nodes, "trials", lambda _: iter([ROW]))
     file = tmp_path / "held-out" / "steps.json"
     file.parent.mkdir()
     main(["--results", str(file)])

@@ -1,7 +1,7 @@
 r"""Other settings and constants for the default, judged on held-out source nodes, never on targets.
 
-    python -m benchmarks.penalty_rule --data cifar100 --folder DATA --device cuda \
-        --change progress=1.2 --change progress=1.2,rescue=2 --results build/penalty_rule.json
+    python -m benchmarks.held_out_nodes --data cifar100 --folder DATA --device cuda \
+        --change progress=1.2 --change progress=1.2,rescue=2 --results results/held-out/rescue.json
 
 A change names options of ADMM-FedMeta, such as longest_step=0.02, other settings by their path,
 such as augmentation.shift=2, and constants of `fedmeta.algorithms.automatic_penalty` without their
@@ -34,6 +34,7 @@ from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError, FedmetaError, SettingError
 from fedmeta.evaluation import evaluate_model
 from fedmeta.experiments.declaration import declaration
+from fedmeta.experiments.held_out import gain
 from fedmeta.experiments.repeats import federation, losses_of_models, seeded, short
 from fedmeta.experiments.results import machine_words
 from fedmeta.intervals import interval
@@ -187,16 +188,9 @@ def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         found = tried(settings, seeds, changes[text].constants)
         first = firsts.setdefault((data, partition), found["accuracies"])
         if first is not found["accuracies"]:
-            found["gain"] = gain(first, found["accuracies"], len(seeds))
+            gained = gain(first, found["accuracies"], len(seeds))
+            found["gain"] = gained and [short(each, 3) for each in gained]
         yield {**about, **found}
-
-
-def gain(then: Sequence[float], now: Sequence[float], seeds: int) -> list[float | None] | None:
-    """Mean and 95 % half width of the paired differences; None where a run diverged."""
-    if not len(then) == len(now) == seeds > 1:
-        return None
-    found = interval([b - a for a, b in zip(then, now, strict=True)])
-    return [short(found.mean, 3), short(found.half_width, 3)]
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -233,7 +227,7 @@ def words(row: Mapping[str, Any]) -> str:
     if row["held_out"] is None:
         return f"{about} all diverged"
     width = "" if row["ci95"] is None else f" ± {row['ci95']:.2f}"
-    if row.get("gain"):
+    if row.get("gain") and None not in row["gain"]:
         width += " ({:+.2f} ± {:.2f})".format(*row["gain"])
     return (
         f"{about} {row['held_out']:.2f}{width} %, loss left at most {max(row['loss_left']):.2f}, "
