@@ -68,7 +68,11 @@ def test_every_file_is_a_study(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "steps.json").write_text(json.dumps({"rows": [row("1.0", FIXED, 80.0, 81.0)]}))
     assert studies(tmp_path)["steps"][0]["places"]["fixed-pairs/cifar10"]["mean"] == 80.5
-    for text, problem in (("[", "damaged"), ("{}", "has no rows")):
+    for text, problem in (
+        ("[", "damaged"),
+        ("{}", "has no rows"),
+        ('{"rows": [{"change": "1.0", "accuracies": [80]}]}', "without data, partition, seeds"),
+    ):
         (folder / "torn.json").write_text(text)
         with pytest.raises(RunFolderError, match=problem):
             studies(tmp_path)

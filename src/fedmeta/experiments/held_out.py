@@ -20,6 +20,7 @@ from fedmeta.storage import read_json
 
 FOLDER = "held-out"
 Row = dict[str, Any]
+_PARTS = {"change", "partition", "data", "seeds", "accuracies"}
 
 
 def studies(results: Path) -> dict[str, list[Entry]]:
@@ -36,6 +37,10 @@ def _rows(file: Path) -> list[Row]:
     rows: list[Row] | None = read_json(file, "study").get("rows")
     if not rows:
         raise RunFolderError(f"{file} (study) has no rows", "restore or remove the file")
+    for row in rows:
+        if missing := _PARTS - row.keys():
+            names = ", ".join(sorted(missing))
+            raise RunFolderError(f"{file} (study) has a row without {names}", "run it again")
     return rows
 
 
