@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.fleet.compression import Compression
 from fedmeta.fleet.guard import Guard
-from fedmeta.fleet.privacy import Privacy
+from fedmeta.fleet.privacy import Exposure, Privacy, calibrated
 from fedmeta.fleet.simulation import Attack, EdgeLoss, EdgeUplink
 from fedmeta.fleet.uplink import Uplink
 from fedmeta.objective import Adaptation
@@ -137,6 +137,23 @@ def promised(dp: str, epsilon: float | None) -> str:
     return "clipped, ε = ∞" if epsilon is None else f"{dp}, ε = {epsilon:g}"
 
 
+def private(
+    dp: Literal["central", "local"], epsilon: float | None, clip: float, rounds: int
+) -> Privacy:
+    """Clipping with the noise that an ε takes over all rounds; None: without any.
+
+    Under "local" that ε is not promised (`fedmeta.fleet.privacy`): it says how much noise there is.
+
+    Example:
+        >>> private("local", None, 1.0, 10).noise
+        0.0
+    """
+    if epsilon is None:
+        return Privacy(dp, clip=clip, noise=0.0)
+    known = calibrated(Privacy("central", epsilon, clip=clip), Exposure(rounds))
+    return replace(known, dp=dp)
+
+
 def tuning_file(data: str, population: Population) -> Path:
     """Where the settings lie that `benchmarks.fleet_privacy` has found."""
     return RESULTS / "tuning" / f"{data}-{population.sources}.json"
@@ -158,8 +175,7 @@ def _private(data: str) -> list[Case]:
             if promised(dp, epsilon) not in tuned:
                 continue
             best = tuned[promised(dp, epsilon)]
-            noise = 0.0 if epsilon is None else None
-            privacy = Privacy(dp, epsilon, clip=best["clip"], noise=noise)
+            privacy = private(dp, epsilon, best["clip"], best["rounds"])
             found.append(
                 Case(
                     "privacy",

@@ -15,13 +15,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from benchmarks.fleet_cases import POPULATIONS, PROMISES, Population, promised, tuning_file
+from benchmarks.fleet_cases import (
+    POPULATIONS,
+    PROMISES,
+    Population,
+    private,
+    promised,
+    tuning_file,
+)
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.data import DataSettings, load
 from fedmeta.data.federation import Federation
 from fedmeta.engines.execution import Execution
 from fedmeta.errors import DivergedError
-from fedmeta.fleet.privacy import Exposure, Privacy, calibrated
+from fedmeta.fleet.privacy import Privacy
 from fedmeta.fleet.uplink import Uplink
 from fedmeta.job import TrainingSettings
 from fedmeta.models import ModelSettings
@@ -67,8 +74,7 @@ def tuned(
     """All points that were tried, the best first."""
     trials = []
     for rounds, clip, step in itertools.product(*(_WITH_NOISE if epsilon else _WITHOUT)):
-        privacy = Privacy(dp, epsilon, clip=clip, noise=None if epsilon else 0.0)
-        known = calibrated(privacy, Exposure(rounds))
+        known = private(dp, epsilon, clip, rounds)
         penalty = float(f"{clip / step:.4g}")
         algorithm = population.algorithm(penalty)
         values = [reached(one, seed, known, rounds, algorithm) for seed, one in federations]

@@ -151,7 +151,7 @@ def test_shorter_trainings_are_the_beginning_of_the_longest() -> None:
     "change",
     [
         {"execution": {"path": "loop"}},
-        {"algorithm": "fedavg", "uplink": {"privacy": {"dp": "local", "epsilon": 8.0}}},
+        {"algorithm": "fedavg", "uplink": {"privacy": {"dp": "local", "noise": 6.4}}},
         {"training": {"patience": 1}},
     ],
     ids=["one by one", "noise for so many rounds", "may stop early"],

@@ -1,19 +1,63 @@
-"""Objects named by the user as `file.py:name` or `package.module:name`."""
+"""Objects named by the user as `file.py:name` or `package.module:name`.
+
+Code runs because somebody typed its name, never because a file in a run folder has it. So what is
+read from there passes `refuse_code` before anything is built from it.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmeta.errors import SettingError
+from fedmeta.errors import RunFolderError, SettingError
+
+_CODE = {
+    "--algorithm": ("algorithm",),
+    "--model": ("model", "name"),
+    "--loss": ("loss",),
+    "--prior-kind": ("prior", "kind"),
+}
+"""Settings that may name code, by the flag that gives them."""
 
 
 def names_code(name: str) -> bool:
     """Whether a name points at code rather than at something built in."""
     return ":" in name
+
+
+def refuse_code(
+    table: Mapping[str, Any], typed: Mapping[str, Any], folder: Path, flag: str = "{flag} {name}"
+) -> None:
+    """Refuse settings that a run folder holds if they name code that was not typed again.
+
+    Args:
+        table: the settings.
+        typed: those that were given now.
+        folder: where they were found.
+        flag: how to type a name, for the message.
+    """
+    for option, place in _CODE.items():
+        name = _at(table, place)
+        if names_code(name) and name != _at(typed, place):
+            shown = re.sub(r"^fleet_app\.own_(\w+):", r"\1.py:", name)  # as fleets ship it
+            again = flag.format(flag=option, setting=".".join(place), name=shown)
+            raise RunFolderError(
+                f"{folder} names code of your own ({shown}), which is not run unless you say so",
+                f"name it again: {again}",
+            )
+
+
+def _at(table: Mapping[str, Any], place: tuple[str, ...]) -> str:
+    """The text at a place of a nested table; empty if there is none."""
+    value: Any = table
+    for key in place:
+        value = value.get(key, "") if isinstance(value, Mapping) else ""
+    return value if isinstance(value, str) else ""
 
 
 def load_object(name: str, what: str) -> Any:

@@ -28,6 +28,7 @@ import safetensors
 import torch
 
 from fedmeta.errors import RunFolderError
+from fedmeta.fleet.privacy import WITHDRAWN
 from fedmeta.storage import append_line, read_json, write_bytes, write_json, writing
 
 FORMAT = 1
@@ -129,7 +130,7 @@ class RunFolder:
                 f"{FORMAT}",
                 "use the version of fedmeta that wrote it",
             )
-        return settings
+        return _without_withdrawn(settings)
 
     def federation(self) -> dict[str, Any]:
         """What federation.json says."""
@@ -199,6 +200,19 @@ class RunFolder:
     @property
     def _metrics_file(self) -> Path:
         return self.path / "metrics.jsonl"
+
+
+def _without_withdrawn(stored: dict[str, Any]) -> dict[str, Any]:
+    """The settings without the ε that older versions have promised under dp = "local"."""
+    settings = stored.get("settings")
+    uplink = settings.get("uplink") if isinstance(settings, Mapping) else None
+    if not isinstance(uplink, Mapping) or not isinstance(settings, Mapping):
+        return stored
+    privacy = uplink.get("privacy")
+    if not isinstance(privacy, Mapping) or privacy.get("dp") != "local":
+        return stored
+    promise = {**uplink.get("promise", {}), "epsilon": None, "why": WITHDRAWN}
+    return {**stored, "settings": {**settings, "uplink": {**uplink, "promise": promise}}}
 
 
 def difference(stored: Any, given: Any, where: str = "") -> str | None:

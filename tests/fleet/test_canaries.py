@@ -48,7 +48,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "8-bit": {**FIXED, "uplink": {"compression": {"method": "8-bit"}}},
     "top-k": {**FIXED, "uplink": {"compression": {"method": "top-k"}}},
     "guard": {**FIXED, "uplink": {"guard": {"outliers": "reject", "factor": 100.0}}},
-    "dp": {**FIXED, "uplink": {"privacy": {"dp": "local", "clip": 1.0, "epsilon": 8.0}}},
+    "dp": {**FIXED, "uplink": {"privacy": {"dp": "local", "clip": 1.0, "noise": 6.4}}},
     "importance": {**FIXED, "importance": "fisher"},
 }
 

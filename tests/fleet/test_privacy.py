@@ -119,6 +119,7 @@ def test_the_noise_found_keeps_epsilon_and_little_less_would_not(epsilon: float)
         ({"dp": "local", "epsilon": 0.0}, "epsilon"),
         ({"dp": "local", "epsilon": 1.0, "delta": 0.0}, "delta"),
         ({"dp": "local", "epsilon": 1.0, "clip": -1.0}, "clip"),
+        ({"dp": "local", "epsilon": 1.0}, "no ε holds"),
         ({"dp": "local", "noise": -1.0}, "noise"),
     ],
 )

@@ -205,7 +205,7 @@ def test_importance_is_stored_with_the_run(tmp_path: Path, kind: str) -> None:
 
 def test_privacy_does_not_go_with_sums_that_have_no_noise(tmp_path: Path) -> None:
     _, before = earlier(tmp_path)
-    dp = {"privacy": {"dp": "local", "epsilon": 8.0, "clip": 1.0}}
+    dp = {"privacy": {"dp": "local", "noise": 6.4, "clip": 1.0}}
     for number, asks in enumerate(({"prior": {"model": str(before)}}, {"importance": "fisher"})):
         table = table_of(uplink=dp, algorithms=FIXED, **asks)
         fleet_of(tmp_path / str(number), table, edges=2)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.cli.train import promise_line
 from fedmeta.data import DataSettings, Federation, load
 from fedmeta.data.scaling import fit_scaling
 from fedmeta.engines.execution import Execution
@@ -21,6 +22,7 @@ from fedmeta.job import TrainingSettings, prepare
 from fedmeta.models import ModelSettings
 from fedmeta.objective import Adaptation
 from fedmeta.participation import Participation
+from fedmeta.run_folder import RunFolder
 from fedmeta.training import Run, train
 
 FIXED = ADMMFedMeta(Adaptation(step_size=0.01), penalty=30.0, penalty_unit="weight")
@@ -147,6 +149,26 @@ def test_the_promise_stands_in_the_record_of_the_run(federation: Federation) -> 
     }
     assert about["privacy"]["noise"] > 0
     assert "meta_loss" not in found.history[-1]
+
+
+def test_nothing_is_promised_where_the_platform_could_undo_the_noise(
+    federation: Federation, tmp_path: Path
+) -> None:
+    noisy, folder = Uplink(privacy=Privacy("local", noise=6.4)), tmp_path / "run"
+    about = run(federation, noisy, folder=folder).summary["settings"]["uplink"]
+    assert about["promise"]["epsilon"] is None
+    assert "invert" in promise_line(about)
+    # Nor by a run of an older version, which has promised it.
+    file = folder / "settings.json"
+    file.write_text(
+        file.read_text().replace(
+            '"epsilon": null,\n        "why"', '"epsilon": 8.0,\n        "why"'
+        )
+    )
+    assert '"epsilon": 8.0' in file.read_text()
+    assert RunFolder.open(folder).settings()["settings"]["uplink"]["promise"]["epsilon"] is None
+    older = {**about, "promise": {"epsilon": 8.0, "delta": 1e-5, "rounds": 3}}
+    assert "8" not in promise_line(older)
 
 
 def test_other_algorithms_go_the_same_way(federation: Federation) -> None:

@@ -136,14 +136,16 @@ def say_of_prior(settings: Settings, folder: Path) -> None:
 
 def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
     """The folder of a run that goes on as it was planned, perhaps for more rounds."""
-    from fedmeta.engines.flower.plan import Plan
+    from fedmeta.engines.flower.app import shipped
+    from fedmeta.engines.flower.trial import planned
 
     folder = Path(values["resume"])
     if values["out"]:
         raise SettingError("--out and --resume are both given", "a resumed run stays where it is")
-    plan = Plan.load(folder)
-    given = options.settings_table(parameters, values)
-    now = {"training": {k: v for k, v in given.get("training", {}).items() if k == "rounds"}}
+    typed = options.settings_table(parameters, values)
+    plan, given = planned(folder, typed), shipped(typed)
+    rounds = given.get("training", {}).get("rounds")
+    now = {} if rounds is None else {"training": {"rounds": rounds}}
     if (other := difference(merged([plan.table, now]), merged([plan.table, given]))) is not None:
         raise RunFolderError(
             f"run {folder} was started with other settings: {other}",

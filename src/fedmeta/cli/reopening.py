@@ -16,7 +16,7 @@ from fedmeta.data.settings import DataSettings
 from fedmeta.engines.flower.plan import targets_of
 from fedmeta.errors import DataError, RunFolderError, SettingError
 from fedmeta.functional import check_on_samples
-from fedmeta.imports import names_code
+from fedmeta.imports import refuse_code
 from fedmeta.job import TrainingSettings
 from fedmeta.losses import check_loss, named_loss, squared_error
 from fedmeta.meta_model import MetaModel
@@ -49,21 +49,7 @@ def stored_table(folder: RunFolder, given: Mapping[str, Any]) -> Table:
             f"run {folder.path} was started from Python", "open it from Python, with its own data"
         )
     table: Table = dict(origin["table"])
-    code = {
-        "--algorithm": (table.get("algorithm", ""), given.get("algorithm", "")),
-        "--model": (table.get("model", {}).get("name", ""), given.get("model", {}).get("name", "")),
-        "--loss": (table.get("loss", ""), given.get("loss", "")),
-        "--prior-kind": (
-            table.get("prior", {}).get("kind", ""),
-            given.get("prior", {}).get("kind", ""),
-        ),
-    }
-    for flag, (stored, typed) in code.items():
-        if names_code(str(stored)) and stored != typed:
-            raise RunFolderError(
-                f"run {folder.path} uses code of your own ({stored})",
-                f"name it again: {flag} {stored}",
-            )
+    refuse_code(table, given, folder.path)
     return merged([table, given])
 
 

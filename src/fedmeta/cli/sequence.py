@@ -11,11 +11,14 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
 from fedmeta.errors import SettingError, require
+from fedmeta.imports import refuse_code
+from fedmeta.run_folder import difference
 from fedmeta.sequences import read_sequence, ready, run_sequence
 from fedmeta.sequences.declaration import TaskSequence
 from fedmeta.sequences.folder import begin, conclude, declared
 from fedmeta.sequences.methods import COMPARED, NAMES, Method
 from fedmeta.sequences.running import Trainer
+from fedmeta.settings import merged
 from fedmeta.training import Callback
 
 _SETTINGS = ("folder", "nodes", "precise", "rounds")
@@ -49,8 +52,7 @@ def run(values: Values) -> None:
     """Learn the tasks with every method, and print and keep what came of it."""
     if values["resume"]:
         folder = Path(values["resume"])
-        _refuse_further(values)
-        sequence, methods, seeds = declared(folder)
+        sequence, methods, seeds = _resumed(values)
     else:
         sequence, methods, seeds = _asked(values)
         folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), sequence.name)
@@ -116,13 +118,23 @@ def _asked(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
     return sequence, list(dict.fromkeys(methods)), list(range(count))
 
 
-def _refuse_further(values: Values) -> None:
-    """A sequence goes on as it was begun."""
-    given = [name for name, value in values.items() if name != "resume" and value]
+def _resumed(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
+    """What goes on as it was begun; code of the user's own is named again with --set."""
+    given = [name for name, value in values.items() if name not in ("resume", "set") and value]
     if given:
         raise SettingError(
             f"--resume and {given[0]} are both given", "a resumed sequence goes on as it was begun"
         )
+    folder = Path(values["resume"])
+    sequence, methods, seeds = declared(folder)
+    typed = options.settings_table(PARAMETERS, values)
+    if (other := difference(sequence.settings, merged([sequence.settings, typed]))) is not None:
+        raise SettingError(
+            f"--resume and --set are both given, and {other}",
+            "a resumed sequence goes on as it was begun",
+        )
+    refuse_code(sequence.settings, typed, folder, "--set {setting}={name}")
+    return sequence, methods, seeds
 
 
 def print_sequence(result: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from fedmeta.cli.reopening import stored_table
 from fedmeta.data import Federation, load
 from fedmeta.engines.ranks import Ranks, started
 from fedmeta.errors import MissingExtraError, RunFolderError, SettingError
+from fedmeta.fleet.privacy import WITHDRAWN
 from fedmeta.from_settings import train_settings, with_strength
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Settings, Table, build_settings, merged
@@ -165,12 +166,20 @@ def print_result(summary: Mapping[str, Any]) -> None:
     say(f"{summary['status']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s")
     if prior := summary["settings"].get("prior"):
         say(f"prior    {prior_line(prior)}")
-    if promise := summary["settings"].get("uplink", {}).get("promise"):
-        say(f"privacy  {promise_line(promise)}")
+    uplink = summary["settings"].get("uplink", {})
+    if uplink.get("promise"):
+        say(f"privacy  {promise_line(uplink)}")
 
 
-def promise_line(promise: Mapping[str, Any]) -> str:
-    """What a run promises to its nodes, see `Uplink.promise`."""
+def promise_line(uplink: Mapping[str, Any]) -> str:
+    """What a run promises to its nodes, see `Uplink.promise`.
+
+    Args:
+        uplink: as in the settings of the run.
+    """
+    promise = uplink["promise"]
+    if uplink["privacy"]["dp"] == "local":  # whatever an older version has promised
+        return f"none: {WITHDRAWN}"
     if promise["epsilon"] is None:
         return "none: contributions were clipped, but there was no noise"
     return (

@@ -9,8 +9,12 @@ The unit is a node with all its samples. A node clips v_i/w_i to the norm C; the
                      is added once instead of once per node. The model says little of whether a node
                      took part at all
 
-ε and δ hold for all rounds together. What a node sends besides v_i is dropped, except its weight:
-how many samples a node holds is taken as known. Of the scaling statistics nothing is hidden.
+ε and δ hold for all rounds together, and are promised under "central" alone: noise is drawn by
+`randomness`, whose mixer can be inverted. A platform that knows a few numbers of an upload to be
+pure noise (those of inputs that never change) finds the key from them, and with it the rest.
+
+What a node sends besides v_i is dropped, except its weight: how many samples a node holds is taken
+as known. Of the scaling statistics nothing is hidden.
 
 Under "central", where each node is drawn by itself with a probability in every round, it helps
 that nobody knows who was (amplification by sampling); the platform then divides by the expected Σρ.
@@ -41,6 +45,11 @@ from fedmeta.errors import (
 )
 from fedmeta.tree import Tree
 
+WITHDRAWN = (
+    "the noise of dp = 'local' comes from a generator that the platform can invert, so no ε holds"
+)
+"""Why nothing is promised under "local"."""
+
 _PRECISION = 1e-3  # of the noise multiplier, relative
 _ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)  # of the Rényi divergences looked at
 
@@ -51,7 +60,8 @@ class Privacy:
 
     Args:
         dp: "none", "local" (the platform is not trusted) or "central" (it is).
-        epsilon: ε over all rounds that the noise is found for; None: as `noise` says.
+        epsilon: ε over all rounds that the noise is found for; None: as `noise` says. Not for
+            "local", under which nothing is promised.
         delta: δ over all rounds; less than one in the number of nodes.
         clip: C, the largest norm of v_i/w_i.
         noise: z, the deviation of the noise in units of what one node can change; None: found for
@@ -88,6 +98,11 @@ class Privacy:
             raise SettingError(
                 f"privacy.dp is {self.dp!r} with {found}",
                 "give the ε that is wanted, or the noise multiplier: one of them",
+            )
+        if self.dp == "local" and self.epsilon is not None:
+            raise SettingError(
+                f"an ε of {self.epsilon:g} is wanted, but {WITHDRAWN}",
+                "use dp = 'central', or give the noise multiplier to measure what noise costs",
             )
 
     @property
@@ -190,7 +205,7 @@ def calibrated(privacy: Privacy, exposure: Exposure) -> Privacy:
     """The same with the smallest noise that keeps ε, within a thousandth.
 
     Example:
-        >>> found = calibrated(Privacy("local", epsilon=8.0), Exposure(rounds=100))
+        >>> found = calibrated(Privacy("central", epsilon=8.0), Exposure(rounds=100))
         >>> round(found.noise, 1), spent(found, Exposure(rounds=100)) <= 8
         (6.4, True)
     """

@@ -23,7 +23,7 @@ from fedmeta.algorithms.base import Contribution, NodeState
 from fedmeta.errors import SettingError
 from fedmeta.fleet.compression import Compression
 from fedmeta.fleet.guard import Guard, chosen, relative_norm, scaled
-from fedmeta.fleet.privacy import Exposure, Privacy, calibrated, spent
+from fedmeta.fleet.privacy import WITHDRAWN, Exposure, Privacy, calibrated, spent
 from fedmeta.objective import Facts
 from fedmeta.storage import payload_bytes
 from fedmeta.tree import Tree, map_leaves
@@ -93,10 +93,12 @@ class Uplink:
         """What is promised to nodes over all rounds, for the run's record; ε None: nothing."""
         if not self.privacy.on:
             return {}
-        epsilon = spent(self.privacy, exposure)
+        local = self.privacy.dp == "local"
+        epsilon = float("inf") if local else spent(self.privacy, exposure)
         return {
             "unit": "node",
             "epsilon": None if epsilon == float("inf") else epsilon,
+            **({"why": WITHDRAWN} if local else {}),
             "delta": self.privacy.delta,
             "rounds": exposure.rounds,
             "chance": exposure.chance,

@@ -101,7 +101,7 @@ def trained_nodes(sequence: TaskSequence, number: int, seed: int, drawn: Drawn) 
     task = drawn.tasks[number]
     if not sequence.method.replay:
         return task
-    share = sequence.of_task(number, seed).data.support_share
+    share = sequence.data_of_task(number, seed).support_share
     return with_replay(task, drawn.tasks[:number], sequence.replay, share, seed)
 
 

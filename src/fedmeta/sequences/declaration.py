@@ -28,6 +28,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
+from fedmeta.data.settings import DataSettings
 from fedmeta.errors import SettingError, nearest, require, require_choice, require_whole
 from fedmeta.plain import from_plain
 from fedmeta.sequences.methods import PRIORS, Method
@@ -124,6 +125,11 @@ class TaskSequence:
     def of_task(self, number: int, seed: int) -> Settings:
         """The settings of one task for one seed."""
         return build_settings(self.table_of_task(number, seed))
+
+    def data_of_task(self, number: int, seed: int) -> DataSettings:
+        """The data of one task for one seed; code that the settings may name is left alone."""
+        table = self.table_of_task(number, seed)
+        return from_plain(DataSettings, subtable(table, "data"), "data")
 
     def table_of_task(self, number: int, seed: int) -> Table:
         """The same as a table."""

@@ -75,7 +75,7 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
         sequence: its tasks.
         seed: of everything that is drawn. Devices that stay have the same role in every task.
     """
-    data = [sequence.of_task(number, seed).data for number in range(len(sequence.tasks))]
+    data = [sequence.data_of_task(number, seed) for number in range(len(sequence.tasks))]
     drawn_anew = any(each.name == "sinusoid" for each in data)
     pool, offsets = _joined(tuple(map(_reading, data)), seed if drawn_anew else 0)
     free = np.ones(len(pool.labels), np.bool_)

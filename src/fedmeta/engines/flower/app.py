@@ -49,31 +49,36 @@ def write_app(folder: Path, table: Table) -> Table:
     write_bytes(folder / PACKAGE / "__init__.py", b"")
     for name in _SHIPPED:
         write_bytes(folder / PACKAGE / name, Path(__file__).with_name(name).read_bytes())
+    for name in _files(table):
+        path = Path(name.rpartition(":")[0])
+        if not path.is_file():
+            raise SettingError(f"file {path} does not exist", "check the path")
+        write_bytes(folder / PACKAGE / f"{_module(name)}.py", path.read_bytes())
+    return shipped(table)
+
+
+def shipped(table: Table) -> Table:
+    """Settings with the names that code has in the app."""
     moved = dict(table)
-    name = str(table.get("algorithm", ""))
-    moved["algorithm"] = _shipped(folder, name) or table.get("algorithm")
-    if moved["algorithm"] is None:
-        del moved["algorithm"]
-    elif name in table.get("algorithms", {}):
-        own = dict(table["algorithms"])
-        own[moved["algorithm"]] = own.pop(name)
-        moved["algorithms"] = own
-    if loss := _shipped(folder, str(table.get("loss", ""))):
-        moved["loss"] = loss
-    model = table.get("model", {})
-    if network := _shipped(folder, str(model.get("name", ""))):
-        moved["model"] = {**model, "name": network}
+    names = {name: f"{PACKAGE}.{_module(name)}:{name.rpartition(':')[2]}" for name in _files(table)}
+    for key in ("algorithm", "loss"):
+        if table.get(key) in names:
+            moved[key] = names[table[key]]
+    if (model := table.get("model", {})).get("name") in names:
+        moved["model"] = {**model, "name": names[model["name"]]}
+    if "algorithms" in table:
+        own = table["algorithms"].items()
+        moved["algorithms"] = {names.get(name, name): values for name, values in own}
     return moved
 
 
-def _shipped(folder: Path, name: str) -> str | None:
-    """Copy the file that a name points at into the app; returns its name there, None: no file."""
-    file, _, attribute = name.rpartition(":")
-    if not names_code(name) or not file.endswith(".py"):
-        return None
-    path = Path(file)
-    if not path.is_file():
-        raise SettingError(f"file {file} does not exist", "check the path")
-    module = "own_" + re.sub(r"\W", "_", path.stem)
-    write_bytes(folder / PACKAGE / f"{module}.py", path.read_bytes())
-    return f"{PACKAGE}.{module}:{attribute}"
+def _files(table: Table) -> list[str]:
+    """The names of code in files that the settings have."""
+    named = (table.get("algorithm"), table.get("loss"), table.get("model", {}).get("name"))
+    found = [str(name) for name in named if name and names_code(str(name))]
+    return [name for name in found if name.rpartition(":")[0].endswith(".py")]
+
+
+def _module(name: str) -> str:
+    """What the file of "FILE.py:NAME" is called in the app."""
+    return "own_" + re.sub(r"\W", "_", Path(name.rpartition(":")[0]).stem)

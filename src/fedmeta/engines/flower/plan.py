@@ -11,6 +11,7 @@ from typing import Any
 from fedmeta import checkpoints, randomness
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
+from fedmeta.data.settings import DataSettings
 from fedmeta.engines.flower.courier import Courier, FleetError, FleetSettings, check_name
 from fedmeta.engines.flower.parcel import Parcel
 from fedmeta.engines.flower.platform import FleetEngine
@@ -20,14 +21,14 @@ from fedmeta.engines.flower.survey import Survey
 from fedmeta.errors import RunFolderError, SettingError
 from fedmeta.fleet.masking import FEWEST
 from fedmeta.from_settings import kept_scaling
-from fedmeta.job import Job
+from fedmeta.job import Job, TrainingSettings
 from fedmeta.meta_model import load_theta
 from fedmeta.plain import from_plain, to_plain
 from fedmeta.prior.importance import importance_file, store_importance, write_importance
 from fedmeta.prior.strength import balance, tied_model
 from fedmeta.regularizers import Regularizer
 from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Settings, Table, build_settings, merged
+from fedmeta.settings import Settings, Table, build_settings, merged, subtable
 from fedmeta.storage import read_json, write_json, writing
 from fedmeta.training import Callback, Run, train
 
@@ -126,7 +127,7 @@ def carry_out(
     begun = (folder / "settings.json").exists()
     saved = checkpoints.rounds(RunFolder(folder).checkpoints) if begun else []
     now = roster.until(saved[-1] if saved else 0)
-    federation = _known(plan, settings, roster)
+    federation = _known(plan, roster)
 
     def engine(job: Job) -> FleetEngine:
         _describe(folder, federation)
@@ -195,12 +196,17 @@ def check_fleet(fleet: FleetSettings, settings: Settings) -> None:
         )
 
 
-def _known(plan: Plan, settings: Settings, roster: Roster) -> Federation:
-    """Who takes part, as far as the platform knows: its targets' samples are all it has."""
+def _known(plan: Plan, roster: Roster) -> Federation:
+    """Who takes part, as far as the platform knows: its targets' samples are all it has.
+
+    Of the settings it looks at data and seed alone: this is for readers of a run folder too, which
+    must not run the code that its plan may name.
+    """
     targets = None
     if plan.targets is not None:
-        seed = settings.training.seed
-        targets = read_shard(plan.targets, settings.data, seed, "target", role="target")
+        data = from_plain(DataSettings, subtable(plan.table, "data"), "data")
+        training = from_plain(TrainingSettings, subtable(plan.table, "training"), "training")
+        targets = read_shard(plan.targets, data, training.seed, "target", role="target")
     return known_federation(roster.until(0), targets)
 
 
@@ -217,7 +223,7 @@ def targets_of(folder: Path) -> Federation | None:
             f"run {folder} is a fleet's without target nodes: its data are on its edges",
             "name data to judge it on with --data",
         )
-    known = _known(plan, build_settings(plan.table), roster)
+    known = _known(plan, roster)
     return known.with_nodes(known.targets)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from fedmeta import tree
 from fedmeta.engines.flower.courier import FleetSettings
 from fedmeta.engines.flower.plan import FILE, FOLDER
-from fedmeta.engines.flower.trial import deal_out, new_plan
+from fedmeta.engines.flower.trial import deal_out, new_plan, planned
 from fedmeta.errors import FedmetaError
 from fedmeta.meta_model import load_theta
 from fedmeta.prior.importance import importance_file, read_importance, write_importance
@@ -68,6 +68,8 @@ class FleetTasks:
                 shutil.rmtree(run.path, ignore_errors=True)
                 shutil.rmtree(place, ignore_errors=True)
                 self._plan(sequence, number, past, repeat, place)
+            else:
+                planned(run.path, sequence.table_of_task(number, repeat.settings.training.seed))
             try:
                 self.conduct(run.path, place, callbacks)
             except FedmetaError:

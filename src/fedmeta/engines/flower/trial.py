@@ -8,13 +8,14 @@ RUN-edges/targets.safetensors
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from fedmeta.data.federation import Federation
 from fedmeta.engines.flower import programs
-from fedmeta.engines.flower.app import write_app
+from fedmeta.engines.flower.app import shipped, write_app
 from fedmeta.engines.flower.courier import FleetSettings
 from fedmeta.engines.flower.edge import Edge
 from fedmeta.engines.flower.hosting import APP, Host, hosting, run_to_end, serving
@@ -24,6 +25,7 @@ from fedmeta.engines.flower.shards import EdgeData, save_shard
 from fedmeta.engines.ranks import Ranks
 from fedmeta.errors import RunFolderError, SettingError
 from fedmeta.fleet.certificates import make_authority, make_node, make_server
+from fedmeta.imports import refuse_code
 from fedmeta.run_folder import RunFolder
 from fedmeta.settings import Table
 from fedmeta.training import Callback
@@ -43,8 +45,26 @@ def new_plan(folder: Path, table: Table, fleet: FleetSettings, targets: EdgeData
             f"{folder} holds a run already", "continue it with --resume, or choose another --out"
         )
     RunFolder(folder).check_free()
-    shipped = write_app(folder / FOLDER / APP, table)
-    Plan(secrets.token_hex(8), shipped, fleet, targets).save(folder)
+    moved = write_app(folder / FOLDER / APP, table)
+    Plan(secrets.token_hex(8), moved, fleet, targets).save(folder)
+
+
+def planned(folder: Path, typed: Table) -> Plan:
+    """The plan of a run that goes on, with its app written anew.
+
+    Nothing that lies in a run folder is run: the app is ours, and code of the user's own is what
+    was typed now.
+
+    Args:
+        folder: of the run.
+        typed: settings that name the code again.
+    """
+    plan = Plan.load(folder)
+    refuse_code(plan.table, shipped(typed), folder)
+    app = folder / FOLDER / APP
+    shutil.rmtree(app, ignore_errors=True)
+    write_app(app, typed)
+    return plan
 
 
 def deal_out(
