@@ -21,18 +21,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
-from fedmeta.engines.flower import programs
-from fedmeta.engines.flower.app import write_app
-from fedmeta.engines.flower.courier import FleetSettings
-from fedmeta.engines.flower.edge import Edge
-from fedmeta.engines.flower.edge_table import read_edges
-from fedmeta.engines.flower.hosting import APP, Host, hosting, run_to_end, serving
-from fedmeta.engines.flower.plan import FOLDER, Plan
-from fedmeta.engines.flower.shards import EdgeData, save_shard
-from fedmeta.engines.ranks import Ranks
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import build_settings, merged
+from fedmeta.engine.ranks import Ranks
+from fedmeta.fleet import flower_commands as programs
+from fedmeta.fleet.app_bundle import write_app
+from fedmeta.fleet.edge import Edge
+from fedmeta.fleet.edge_table import read_edges
+from fedmeta.fleet.launch import APP, Host, hosting, run_to_end, serving
+from fedmeta.fleet.plan import FOLDER, Plan
+from fedmeta.fleet.shards import EdgeData, save_shard
+from fedmeta.fleet.transport import FleetSettings
 
 _LAPS = 2
 _MANIFEST = """\
@@ -187,7 +187,7 @@ def moved(folder: Path, host: Host, rounds: int, edges: int, down: int, up: int)
 
 
 def _theta(run: Path) -> dict[str, Any]:
-    from fedmeta.meta_model import load_theta
+    from fedmeta.models.meta_model import load_theta
 
     return load_theta(run)
 

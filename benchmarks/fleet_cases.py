@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.simulated_edges import Attack, EdgeLoss, EdgeUplink
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.fleet.compression import Compression
-from fedmeta.fleet.guard import Guard
-from fedmeta.fleet.privacy import Exposure, Privacy, calibrated
-from fedmeta.fleet.simulation import Attack, EdgeLoss, EdgeUplink
-from fedmeta.fleet.uplink import Uplink
-from fedmeta.objective import Adaptation
-from fedmeta.storage import read_json
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.storage import read_json
+from fedmeta.uplink.compression import Compression
+from fedmeta.uplink.guard import Guard
+from fedmeta.uplink.privacy import Exposure, Privacy, calibrated
+from fedmeta.uplink.uplink import Uplink
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "fleet"
 EDGES, NODES, ROUNDS = 10, 50, 100
@@ -142,7 +142,8 @@ def private(
 ) -> Privacy:
     """Clipping with the noise that an ε takes over all rounds; None: without any.
 
-    Under "local" that ε is not promised (`fedmeta.fleet.privacy`): it says how much noise there is.
+    Under "local" that ε is not promised (`fedmeta.uplink.privacy`): it says how much noise there
+    is.
 
     Example:
         >>> private("local", None, 1.0, 10).noise

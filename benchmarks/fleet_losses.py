@@ -21,17 +21,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.simulated_edges import edge_of
+from fedmeta.config.settings import Table, build_settings
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
-from fedmeta.engines.flower.courier import FleetSettings
-from fedmeta.engines.flower.trial import deal_out, make_keys, new_plan, run_trial
-from fedmeta.fleet.simulation import edge_of
-from fedmeta.from_settings import arguments
-from fedmeta.job import TrainingSettings
-from fedmeta.meta_model import MetaModel, load_theta
-from fedmeta.participation import Participation
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Table, build_settings
-from fedmeta.training import train
+from fedmeta.fleet.local_fleet import deal_out, make_keys, new_plan, run_trial
+from fedmeta.fleet.transport import FleetSettings
+from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.training.from_settings import arguments
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import train
+from fedmeta.uplink.participation import Participation
 
 _LOOK = 0.1  # seconds between two looks at how far the run is
 

@@ -24,17 +24,17 @@ from benchmarks.fleet_cases import (
     tuning_file,
 )
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.core.errors import DivergedError
+from fedmeta.core.storage import read_json, write_json
 from fedmeta.data import DataSettings, load
 from fedmeta.data.federation import Federation
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import DivergedError
-from fedmeta.fleet.privacy import Privacy
-from fedmeta.fleet.uplink import Uplink
-from fedmeta.job import TrainingSettings
-from fedmeta.models import ModelSettings
-from fedmeta.storage import read_json, write_json
-from fedmeta.training import train
-from fedmeta.tuning import HELD_OUT
+from fedmeta.engine.execution import Execution
+from fedmeta.models.networks import ModelSettings
+from fedmeta.studies.tune import HELD_OUT
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import train
+from fedmeta.uplink.privacy import Privacy
+from fedmeta.uplink.uplink import Uplink
 
 SEEDS = (100, 101, 102, 103, 104)
 # The step that a round takes at most is clip/penalty, which all depends on; the clip by itself

@@ -33,24 +33,24 @@ from benchmarks.fleet_cases import (
     Case,
     cases,
 )
-from fedmeta.augmentation import Augmentation
+from benchmarks.simulated_edges import with_flipped_labels
+from experiments.page import between
+from fedmeta.config.settings import Settings
+from fedmeta.core.errors import FedmetaError
+from fedmeta.core.run_folder import versions
+from fedmeta.core.serialization import to_plain
+from fedmeta.core.storage import read_json, write_bytes, write_json
 from fedmeta.data import DataSettings, load
+from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import FedmetaError
-from fedmeta.experiments.page import between
-from fedmeta.fleet.simulation import with_flipped_labels
-from fedmeta.fleet.uplink import Uplink
-from fedmeta.intervals import interval
-from fedmeta.job import TrainingSettings
-from fedmeta.models import ModelSettings
-from fedmeta.participation import Participation
-from fedmeta.plain import to_plain
-from fedmeta.repeats import Repeat, train_repeats
-from fedmeta.run_folder import versions
-from fedmeta.settings import Settings
-from fedmeta.storage import read_json, write_bytes, write_json
-from fedmeta.training import Run
+from fedmeta.engine.execution import Execution
+from fedmeta.evaluation.intervals import interval
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import Run
+from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.uplink.participation import Participation
+from fedmeta.uplink.uplink import Uplink
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "robust-fleets.md"
 SEEDS = 10

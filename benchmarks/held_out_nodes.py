@@ -27,23 +27,23 @@ from unittest import mock
 
 import numpy as np
 
+from experiments.declaration import declaration
+from experiments.held_out import gain
+from experiments.repeats import federation, losses_of_models, seeded, short
+from experiments.results import machine_words
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
+from fedmeta.config.settings import Settings, Table, build_settings, merged
+from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
+from fedmeta.core.serialization import from_plain
+from fedmeta.core.storage import write_json
 from fedmeta.data.federation import Federation
 from fedmeta.data.splitting import split
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import DivergedError, FedmetaError, SettingError
-from fedmeta.evaluation import evaluate_model
-from fedmeta.experiments.declaration import declaration
-from fedmeta.experiments.held_out import gain
-from fedmeta.experiments.repeats import federation, losses_of_models, seeded, short
-from fedmeta.experiments.results import machine_words
-from fedmeta.intervals import interval
-from fedmeta.plain import from_plain
-from fedmeta.repeats import Repeat, train_repeats
-from fedmeta.settings import Settings, Table, build_settings, merged
-from fedmeta.storage import write_json
-from fedmeta.training import Run
-from fedmeta.tuning import HELD_OUT, nested
+from fedmeta.engine.execution import Execution
+from fedmeta.evaluation.evaluate import evaluate_model
+from fedmeta.evaluation.intervals import interval
+from fedmeta.studies.tune import HELD_OUT, nested
+from fedmeta.training.loop import Run
+from fedmeta.training.repeats import Repeat, train_repeats
 
 FIRST_SEED = 100
 DIVISIONS = 20

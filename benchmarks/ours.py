@@ -10,12 +10,12 @@ import torch
 from benchmarks.peers import Round, Theta
 from benchmarks.problems import SEED, Problem
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, PerFedAvg
+from fedmeta.core.objective import Adaptation, Curvature
 from fedmeta.data import Scaling
-from fedmeta.engines.cohort import Cohort
-from fedmeta.engines.execution import Execution, Precision, machine
-from fedmeta.engines.local import LocalEngine
-from fedmeta.job import Job, TrainingSettings, prepare
-from fedmeta.objective import Adaptation, Curvature
+from fedmeta.engine.cohort import Cohort
+from fedmeta.engine.execution import Execution, Precision, machine
+from fedmeta.engine.local import LocalEngine
+from fedmeta.training.job import Job, TrainingSettings, prepare
 
 _UNSCALED = Scaling(np.zeros(()), np.ones(()))
 _PRECISIONS: dict[str, Precision] = {"float32": "full", "tf32": "tf32", "bf16": "bf16"}

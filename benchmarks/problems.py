@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmeta.data import Federation, Node, Task
-from fedmeta.models import ModelSettings, build
+from fedmeta.models.networks import ModelSettings, build
 
 CLASSES = 10
 SUPPORT = QUERY = 15  # samples per node: the paper's 20 to 40, half of them support

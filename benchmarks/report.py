@@ -12,7 +12,7 @@ if __package__ in (None, ""):  # run as a file
 from benchmarks.plots import draw
 from benchmarks.results import RESULTS, Entry, load
 from benchmarks.targets import outcomes
-from fedmeta.storage import write_bytes
+from fedmeta.core.storage import write_bytes
 
 PAGE = Path(__file__).with_name("README.md")
 FRONT = Path(__file__).parents[1] / "README.md"

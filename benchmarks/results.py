@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fedmeta.storage import write_json
+from fedmeta.core.storage import write_json
 
 RESULTS = Path(__file__).with_name("results.json")
 

@@ -25,11 +25,11 @@ import torch
 
 from benchmarks.problems import CLASSES, QUERY, SUPPORT
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.core.objective import Adaptation
 from fedmeta.data import Federation, Node, Scaling, Task
-from fedmeta.engines.execution import Execution, machine
-from fedmeta.job import TrainingSettings, prepare
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
+from fedmeta.engine.execution import Execution, machine
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings, prepare
 
 _GIB = 2**30
 SIZES = {

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
-from fedmeta.algorithms.base import Contribution
-from fedmeta.fleet.masking import (
+from fedmeta.algorithms.algorithm import Contribution
+from fedmeta.core.storage import payload_bytes
+from fedmeta.uplink.masking import (
     Content,
     Occasion,
     Secret,
@@ -22,7 +23,6 @@ from fedmeta.fleet.masking import (
     revealed,
     to_whole,
 )
-from fedmeta.storage import payload_bytes
 
 PARAMETERS = (4_810, 99_985, 1_000_000)
 EDGES = (3, 10, 100)

@@ -19,9 +19,9 @@ import urllib.request
 from pathlib import Path
 from statistics import median
 
+from fedmeta.config.settings import build_settings
 from fedmeta.data import load
-from fedmeta.from_settings import train_settings
-from fedmeta.settings import build_settings
+from fedmeta.training.from_settings import train_settings
 from fedmeta.ui.serving import server
 
 GOAL = 1.0  # seconds

@@ -22,10 +22,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedmeta import Federation, MetaModel, evaluate_model, load
-from fedmeta.from_settings import train_settings
-from fedmeta.intervals import interval
-from fedmeta.prior.importance import store_importance
-from fedmeta.settings import Settings, build_settings
+from fedmeta.config.settings import Settings, build_settings
+from fedmeta.evaluation.intervals import interval
+from fedmeta.training.from_settings import train_settings
+from fedmeta.training.run_importance import store_importance
 
 PRIORS: dict[str, dict[str, Any]] = {
     "none": {},

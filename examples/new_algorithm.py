@@ -16,21 +16,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import fedmeta
-from fedmeta import (
-    Adaptation,
-    Algorithm,
-    Contribution,
-    Facts,
-    Objective,
-    Passes,
-    PlatformState,
-    tree,
-)
-from fedmeta.algorithms.base import NodeState, displacement
+from fedmeta import Adaptation, Algorithm, Contribution, Facts, Objective, Passes, PlatformState
+from fedmeta.algorithms.algorithm import NodeState, displacement
+from fedmeta.core import tree
+from fedmeta.core.errors import require_positive
+from fedmeta.core.sample_sets import union
+from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData
-from fedmeta.errors import require_positive
-from fedmeta.sample_sets import union
-from fedmeta.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedmeta import losses
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, NodeState, PlatformState
+from fedmeta.core.objective import Adaptation, Objective
+from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, Node, Scaling, Task, unpacked
-from fedmeta.engines.cohort import Cohort
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.local import LocalEngine
-from fedmeta.functional import FunctionalModel, functionalise
-from fedmeta.losses import Loss
-from fedmeta.objective import Adaptation, Objective
-from fedmeta.participation import Participation
-from fedmeta.tree import Tree
+from fedmeta.engine.cohort import Cohort
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.layout import Layout, predictor
+from fedmeta.engine.local import LocalEngine
+from fedmeta.models import losses
+from fedmeta.models.functional import FunctionalModel, functionalise
+from fedmeta.models.losses import Loss
+from fedmeta.uplink.participation import Participation
 from oracle.twin import Model, OracleNode
 
 PLAIN = Scaling(np.zeros(()), np.ones(()))

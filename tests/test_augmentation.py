@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from engines.runs import convolutional, seeded
-from fedmeta import objective, randomness
 from fedmeta.algorithms import (
     ADMMFedMeta,
     Algorithm,
@@ -22,18 +21,19 @@ from fedmeta.algorithms import (
     PerFedAvg,
     Reptile,
 )
-from fedmeta.augmentation import Augmentation, augmenting
+from fedmeta.core import objective, randomness
+from fedmeta.core.errors import DataError, SettingError
+from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
+from fedmeta.core.sample_sets import NodeData, Samples
+from fedmeta.core.tree import Tree
 from fedmeta.data import unpacked
-from fedmeta.data.packing import NodeData, Samples
-from fedmeta.engines import recording
-from fedmeta.engines.cohort import node_keys
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import DataError, SettingError
-from fedmeta.job import TrainingSettings, prepare
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
-from fedmeta.training import Run, train
-from fedmeta.tree import Tree
+from fedmeta.data.augmentation import Augmentation, augmenting
+from fedmeta.engine import recording
+from fedmeta.engine.cohort import node_keys
+from fedmeta.engine.execution import Execution
+from fedmeta.models.losses import cross_entropy
+from fedmeta.training.job import TrainingSettings, prepare
+from fedmeta.training.loop import Run, train
 from problems import LAYOUTS, PLAIN, classification, double, flat
 
 BOTH = Augmentation(flip=True, shift=1)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmeta import checkpoints
 from fedmeta.algorithms import PlatformState
-from fedmeta.checkpoints import Checkpoint
-from fedmeta.errors import RunFolderError
+from fedmeta.core.errors import RunFolderError
+from fedmeta.training import checkpoints
+from fedmeta.training.checkpoints import Checkpoint
 
 
 def point(number: int, value: float = 1.0) -> Checkpoint:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg, Reptile
-from fedmeta.augmentation import Augmentation
-from fedmeta.comparison import Contestant, compare
-from fedmeta.errors import RunFolderError, SettingError
-from fedmeta.intervals import student_quantile
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Settings, build_settings
-from fedmeta.training import Callback
+from fedmeta.config.settings import Settings, build_settings
+from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.data.augmentation import Augmentation
+from fedmeta.evaluation.intervals import student_quantile
+from fedmeta.studies.compare import Contestant, compare
+from fedmeta.training.loop import Callback
 
 FIRST, SECOND = Contestant("avg", FedAvg(step_size=0.05)), Contestant("admm", ADMMFedMeta())
 

@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedmeta import evaluation
 from fedmeta.algorithms import FedAvg
+from fedmeta.core.errors import DataError
+from fedmeta.core.objective import Adaptation, Objective, adapt
+from fedmeta.core.serialization import from_plain
+from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, Node, unpacked
-from fedmeta.engines.cohort import node_keys
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.layout import Layout
-from fedmeta.errors import DataError
-from fedmeta.evaluation import (
+from fedmeta.engine.cohort import node_keys
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.layout import Layout
+from fedmeta.evaluation import evaluate as evaluation
+from fedmeta.evaluation.evaluate import (
     Evaluation,
     Targets,
     TargetStore,
@@ -23,13 +26,10 @@ from fedmeta.evaluation import (
     evaluate_model,
     statistics,
 )
-from fedmeta.job import TrainingSettings
-from fedmeta.losses import cross_entropy, squared_error
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation, Objective, adapt
-from fedmeta.plain import from_plain
-from fedmeta.training import train
-from fedmeta.tree import Tree
+from fedmeta.models.losses import cross_entropy, squared_error
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import train
 from problems import LAYOUTS, PLAIN, classification, double, mlp, regression, softmax_regression
 
 MANY = ((3, 4), (2, 3), (5, 2), (1, 6))

@@ -14,9 +14,9 @@ import pytest
 import fedmeta
 from cli.calling import succeed
 from fedmeta.algorithms import FedAvg
-from fedmeta.imports import load_object
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import build_settings, layered, read_toml
+from fedmeta.config.settings import build_settings, layered, read_toml
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.user_code import load_object
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROX = f"{EXAMPLES}/new_algorithm.py:FedProx"

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedmeta import randomness
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, Centralised, FedAvg, PerFedAvg
-from fedmeta.errors import ModelError
-from fedmeta.functional import KeyedDropout, check_on_samples, functionalise
-from fedmeta.objective import Adaptation
+from fedmeta.core import randomness
+from fedmeta.core.errors import ModelError
+from fedmeta.core.objective import Adaptation
+from fedmeta.models.functional import KeyedDropout, check_on_samples, functionalise
 from problems import (
     LAYOUTS,
     classification,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmeta.errors import SettingError
-from fedmeta.imports import load_object, names_code
+from fedmeta.core.errors import SettingError
+from fedmeta.core.user_code import load_object, names_code
 
 FILE = """from __future__ import annotations
 from dataclasses import dataclass

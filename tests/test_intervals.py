@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedmeta.intervals import interval, student_quantile
+from fedmeta.evaluation.intervals import interval, student_quantile
 
 
 @pytest.mark.parametrize(

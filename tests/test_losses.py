@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from fedmeta.core.errors import SettingError
 from fedmeta.data import Task
-from fedmeta.errors import SettingError
-from fedmeta.losses import check_loss, cross_entropy, named_loss, squared_error
+from fedmeta.models.losses import check_loss, cross_entropy, named_loss, squared_error
 from problems import double, softmax_regression
 
 CLASSES, VALUES = Task("classification", 2, ("a", "b")), Task("regression", 2)
@@ -27,7 +27,7 @@ def test_squared_error_by_hand() -> None:
 def test_names() -> None:
     assert named_loss("auto", CLASSES) is named_loss("cross-entropy", CLASSES) is cross_entropy
     assert named_loss("auto", VALUES) is named_loss("squared-error", VALUES) is squared_error
-    assert named_loss("fedmeta.losses:squared_error", CLASSES) is squared_error
+    assert named_loss("fedmeta.models.losses:squared_error", CLASSES) is squared_error
 
 
 def test_unknown_and_unfit_names() -> None:

@@ -11,15 +11,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.core.errors import DataError, ModelError, RunFolderError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.storage import read_tensors, write_tensors
 from fedmeta.data import Federation, federate
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import DataError, ModelError, RunFolderError
-from fedmeta.job import TrainingSettings
-from fedmeta.meta_model import FILE, MetaModel, check_same_tensors, load_theta
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
-from fedmeta.storage import read_tensors, write_tensors
-from fedmeta.training import Run, train
+from fedmeta.engine.execution import Execution
+from fedmeta.models.meta_model import FILE, MetaModel, check_same_tensors, load_theta
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import Run, train
 from problems import classification, flat, regression
 
 INNER = Adaptation(0.4, steps=2)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedmeta.errors import FedmetaError, ModelError, SettingError
-from fedmeta.models import ModelSettings, SamePool, build, paper_channels
+from fedmeta.core.errors import FedmetaError, ModelError, SettingError
+from fedmeta.models.networks import ModelSettings, SamePool, build, paper_channels
 
 PAPER = ModelSettings("auto", last_pooling="average", initialisation="truncated-normal")
 

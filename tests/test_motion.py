@@ -76,7 +76,7 @@ def test_the_page_on_disk_is_that_of_the_results(example: dict[str, ModuleType])
     shown = (ROOT / "examples/motion/README.md").read_text(encoding="utf-8")
     file = ROOT / "results/motion.json"
     if file.exists():
-        from fedmeta.storage import read_json
+        from fedmeta.core.storage import read_json
 
         assert example["page"].section(read_json(file, "results")) in shown
     else:

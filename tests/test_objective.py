@@ -7,14 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmeta import randomness, tree
-from fedmeta.data import NodeData, Samples
-from fedmeta.engines.layout import predictor
-from fedmeta.errors import SettingError
-from fedmeta.functional import FunctionalModel
-from fedmeta.losses import cross_entropy
-from fedmeta.models import ModelSettings, build
-from fedmeta.objective import (
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import (
     Adaptation,
     Facts,
     InverseSchedule,
@@ -27,6 +22,11 @@ from fedmeta.objective import (
     meta_gradient,
     union,
 )
+from fedmeta.data import NodeData, Samples
+from fedmeta.engine.layout import predictor
+from fedmeta.models.functional import FunctionalModel
+from fedmeta.models.losses import cross_entropy
+from fedmeta.models.networks import ModelSettings, build
 from problems import LAYOUTS, double, flat, mlp
 
 KEY = randomness.key(0)

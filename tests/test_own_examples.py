@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmeta.imports import load_object
-from fedmeta.models import ModelSettings, build
+from fedmeta.core.user_code import load_object
+from fedmeta.models.networks import ModelSettings, build
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

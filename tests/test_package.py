@@ -53,7 +53,7 @@ def test_nothing_is_missing(built: Path, wheel: Path) -> None:
         for path in (ROOT / "src/fedmeta").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"fedmeta/py.typed", "fedmeta/experiments/table1.toml"} <= ours
+    assert {"fedmeta/py.typed", "fedmeta/studies/sequences/ready/digits.toml"} <= ours
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
     assert ours <= names, "add it to package-data in pyproject.toml"
@@ -91,6 +91,8 @@ def test_it_runs_where_nothing_else_is(wheel: Path, tmp_path: Path) -> None:
     assert "train" in run(python, "-m", "fedmeta", cwd=tmp_path)
     line = "train --data sinusoid --nodes 6 --rounds 2 --model linear --out run"
     assert "finished after 2 rounds" in run(program, *line.split(), cwd=tmp_path)
+    refused = subprocess.run([program, "reproduce", "table1"], capture_output=True, text=True)
+    assert "experiments are in the source tree" in refused.stderr
     where = run(python, "-c", "import fedmeta; print(fedmeta.__file__)", cwd=tmp_path)
     assert where.startswith(str(packages))
 

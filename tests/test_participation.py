@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedmeta import randomness
-from fedmeta.errors import SettingError
-from fedmeta.participation import Participation
+from fedmeta.core import randomness
+from fedmeta.core.errors import SettingError
+from fedmeta.uplink.participation import Participation
 
 KEY = randomness.key(0)
 

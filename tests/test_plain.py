@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation
-from fedmeta.plain import from_plain, to_plain
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.serialization import from_plain, to_plain
 
 
 @dataclass(frozen=True)

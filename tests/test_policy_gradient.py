@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.imports import load_object
+from fedmeta.core.user_code import load_object
 
 FILE = Path(__file__).parent.parent / "examples" / "policy_gradient.py"
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fedmeta.algorithms import ALGORITHMS
+from fedmeta.config.presets import PRESETS, preset
+from fedmeta.config.settings import Settings, build_algorithm, build_settings, layered
+from fedmeta.core.errors import SettingError
 from fedmeta.data import DataSettings
-from fedmeta.errors import SettingError
-from fedmeta.presets import PRESETS, preset
-from fedmeta.settings import Settings, build_algorithm, build_settings, layered
 
 DATA = ("fashion-mnist", "cifar10", "cifar100")
 

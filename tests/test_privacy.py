@@ -25,7 +25,7 @@ from torch import Tensor
 
 import fedmeta
 from cli.calling import call
-from fedmeta import Adaptation, tree
+from fedmeta import Adaptation
 from fedmeta.algorithms import (
     ADMMFedMeta,
     Centralised,
@@ -35,15 +35,16 @@ from fedmeta.algorithms import (
     PerFedAvg,
     Reptile,
 )
-from fedmeta.algorithms.base import Contribution, NodeState, PlatformState
+from fedmeta.algorithms.algorithm import Contribution, NodeState, PlatformState
+from fedmeta.algorithms.path_importance import PathKeeping
+from fedmeta.core import tree
+from fedmeta.core.objective import Facts, Objective
+from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, NodeData, Scaling
 from fedmeta.data.scaling import sums_of
-from fedmeta.job import prepare
-from fedmeta.objective import Facts, Objective
-from fedmeta.prior import importance
-from fedmeta.prior.path import PathKeeping
-from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.tree import Tree
+from fedmeta.priors import SquaredEuclidean, importance
+from fedmeta.training.job import prepare
+from fedmeta.training.run_importance import store_importance
 from problems import classification, regression
 
 # Values that nothing else is likely to have, as one source sample, one target sample, each in a
@@ -247,7 +248,7 @@ def test_importance_is_a_sum_of_the_models_size(
         return sent[-1]
 
     monkeypatch.setattr(importance, "fisher_contribution", listened)
-    importance.store_importance(tmp_path / "run", "fisher", run.meta_model, federation)
+    store_importance(tmp_path / "run", "fisher", run.meta_model, federation)
     sizes = {name: leaf.numel() for name, leaf in run.meta_model.theta.items()}
     secret = secrets(run.meta_model.scaling)
     assert len(sent) == len(federation.sources)

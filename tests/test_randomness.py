@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmeta import randomness
+from fedmeta.core import randomness
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MASK = 2**64 - 1

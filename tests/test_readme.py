@@ -13,8 +13,8 @@ import pytest
 from docs.pages import run_command
 from fedmeta.algorithms import PerFedAvg
 from fedmeta.cli import commands
-from fedmeta.objective import Adaptation
-from fedmeta.settings import build_settings
+from fedmeta.config.settings import build_settings
+from fedmeta.core.objective import Adaptation
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmeta.errors import ModelError, SettingError
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.core.errors import ModelError, SettingError
+from fedmeta.priors import SquaredEuclidean
 
 PRIOR = {"a": torch.tensor([1.0, -1.0], dtype=torch.float64), "b": torch.zeros(1).double()}
 THETA = {"a": torch.tensor([3.0, 0.0], dtype=torch.float64), "b": torch.ones(1).double()}

@@ -11,24 +11,24 @@ import torch
 from torch import nn
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
-from fedmeta.algorithms.base import Algorithm
-from fedmeta.augmentation import Augmentation
+from fedmeta.algorithms.algorithm import Algorithm
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core.errors import DivergedError, MemoryBudgetError, SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.run_folder import Record, RunFolder
 from fedmeta.data import load
-from fedmeta.engines import recording
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.local import LocalEngine
-from fedmeta.errors import DivergedError, MemoryBudgetError, SettingError
-from fedmeta.fleet.guard import Guard
-from fedmeta.fleet.privacy import Privacy
-from fedmeta.fleet.uplink import Uplink
-from fedmeta.job import Job, TrainingSettings, prepare
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.repeats import Repeat, jobs_together, train_repeats, train_stages
-from fedmeta.run_folder import Record, RunFolder
-from fedmeta.settings import build_settings, merged
-from fedmeta.together import train_together, what_separates
-from fedmeta.training import Callback, Run, train
+from fedmeta.data.augmentation import Augmentation
+from fedmeta.engine import recording
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.local import LocalEngine
+from fedmeta.training.job import Job, TrainingSettings, prepare
+from fedmeta.training.loop import Callback, Run, train
+from fedmeta.training.repeats import Repeat, jobs_together, train_repeats, train_stages
+from fedmeta.training.together import train_together, what_separates
+from fedmeta.uplink.guard import Guard
+from fedmeta.uplink.participation import Participation
+from fedmeta.uplink.privacy import Privacy
+from fedmeta.uplink.uplink import Uplink
 from problems import UNEVEN, classification, flat, mlp
 
 DOUBLE = Execution(dtype="float64", path="batched")

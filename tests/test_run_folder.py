@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import RunFolderError
-from fedmeta.run_folder import RunFolder, difference, versions
+from fedmeta.core.errors import RunFolderError
+from fedmeta.core.run_folder import RunFolder, difference, versions
 
 
 def folder(path: Path) -> RunFolder:

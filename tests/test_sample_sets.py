@@ -3,12 +3,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedmeta import randomness
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.data.packing import NodeData, Samples
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
-from fedmeta.sample_sets import resplit, union
+from fedmeta.core import randomness
+from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
+from fedmeta.core.sample_sets import NodeData, Samples, resplit, union
+from fedmeta.models.losses import cross_entropy
 from problems import LAYOUTS, classification, double, engine_for, softmax_regression, trace
 
 

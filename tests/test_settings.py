@@ -10,10 +10,10 @@ import safetensors.torch
 import torch
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
-from fedmeta.augmentation import Augmentation
-from fedmeta.errors import SettingError
-from fedmeta.objective import InverseSchedule
-from fedmeta.settings import build_algorithm, build_settings, layered, merged, read_toml
+from fedmeta.config.settings import build_algorithm, build_settings, layered, merged, read_toml
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import InverseSchedule
+from fedmeta.data.augmentation import Augmentation
 
 
 def test_nothing_given_is_the_default() -> None:

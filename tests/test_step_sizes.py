@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmeta import randomness, step_sizes, tree
+from fedmeta.core import randomness, step_sizes, tree
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, adapt, meta_gradient
+from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData, Samples
-from fedmeta.engines.layout import predictor
-from fedmeta.errors import SettingError
-from fedmeta.functional import FunctionalModel
-from fedmeta.losses import cross_entropy
-from fedmeta.models import ModelSettings, build
-from fedmeta.objective import Adaptation, Facts, MetaGradient, Objective, adapt, meta_gradient
-from fedmeta.plain import from_plain, to_plain
-from fedmeta.tree import Tree
+from fedmeta.engine.layout import predictor
+from fedmeta.models.functional import FunctionalModel
+from fedmeta.models.losses import cross_entropy
+from fedmeta.models.networks import ModelSettings, build
 from problems import LAYOUTS, double, flat, mlp
 
 MODEL = double(mlp())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmeta import storage
-from fedmeta.errors import RunFolderError
+from fedmeta.core import storage
+from fedmeta.core.errors import RunFolderError
 
 
 def failing(after: int) -> Callable[[int], None]:

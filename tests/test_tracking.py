@@ -11,9 +11,9 @@ import pytest
 
 import fedmeta
 from cli.calling import call, succeed
-from fedmeta.errors import MissingExtraError
-from fedmeta.run_folder import RunFolder
-from fedmeta.tracking import MLflow, TensorBoard, numbers, tracker
+from fedmeta.core.errors import MissingExtraError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.training.tracking import MLflow, TensorBoard, numbers, tracker
 
 TRAIN = "train --data sinusoid --nodes 6 --model linear"
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmeta import checkpoints, training
 from fedmeta.algorithms import (
     ADMMFedMeta,
     Algorithm,
@@ -23,19 +22,21 @@ from fedmeta.algorithms import (
     PerFedAvg,
     Reptile,
 )
-from fedmeta.augmentation import Augmentation
-from fedmeta.checkpoints import Checkpoint
+from fedmeta.core.errors import DataError, DivergedError, ModelError, RunFolderError, SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, Node, Scaling, fit_scaling
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import DataError, DivergedError, ModelError, RunFolderError, SettingError
-from fedmeta.job import TrainingSettings, prepare
-from fedmeta.meta_model import MetaModel, load_theta
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.run_folder import RunFolder
-from fedmeta.training import Callback, Run, train
+from fedmeta.data.augmentation import Augmentation
+from fedmeta.engine.execution import Execution
+from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.models.networks import ModelSettings
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.training import checkpoints
+from fedmeta.training import loop as training
+from fedmeta.training.checkpoints import Checkpoint
+from fedmeta.training.job import TrainingSettings, prepare
+from fedmeta.training.loop import Callback, Run, train
+from fedmeta.uplink.participation import Participation
 from problems import classification, flat, mlp, regression
 
 DATA = classification()

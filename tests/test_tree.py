@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from fedmeta import tree
+from fedmeta.core import tree
 
 A = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([[3.0]])}
 B = {"x": torch.tensor([10.0, 20.0]), "y": torch.tensor([[30.0]])}

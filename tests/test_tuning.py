@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedmeta.config.settings import build_settings
+from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.data import load
-from fedmeta.errors import DivergedError, SettingError
-from fedmeta.settings import build_settings
-from fedmeta.training import Callback
-from fedmeta.tuning import HELD_OUT, Range, grid, nested, random_points, tune
+from fedmeta.studies.tune import HELD_OUT, Range, grid, nested, random_points, tune
+from fedmeta.training.loop import Callback
 
 TABLE: dict[str, Any] = {
     "data": {"name": "sinusoid", "nodes": 8, "samples": [10, 10]},

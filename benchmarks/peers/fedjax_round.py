@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.peers import Missing, Round, Theta, library
 from benchmarks.problems import SUPPORT, Problem
-from fedmeta.models import SamePool
+from fedmeta.models.networks import SamePool
 
 
 def fedjax_round(problem: Problem, device: str) -> Round:

@@ -22,9 +22,9 @@ import fedmeta
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.cli import commands
 from fedmeta.cli.command import Command, Parameter
-from fedmeta.objective import Adaptation
-from fedmeta.prior import PriorSettings
-from fedmeta.settings import TABLES, Settings
+from fedmeta.config.settings import TABLES, Settings
+from fedmeta.core.objective import Adaptation
+from fedmeta.priors import PriorSettings
 
 _SECTIONS = {
     "how-to": ("How-to guides", "Each answers one question, with commands that run as they stand."),
@@ -187,7 +187,7 @@ def _packages() -> Iterator[str]:
     for module in pkgutil.iter_modules(fedmeta.__path__, "fedmeta."):
         if module.ispkg and module.name != "fedmeta.cli" and _public(module.name):
             yield module.name
-    yield "fedmeta.tracking"
+    yield "fedmeta.training.tracking"
 
 
 def _public(name: str) -> list[str]:

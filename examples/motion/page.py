@@ -10,8 +10,8 @@ from typing import Any
 
 from run import ROOT
 
-from fedmeta.intervals import interval
-from fedmeta.storage import read_json, write_bytes
+from fedmeta.core.storage import read_json, write_bytes
+from fedmeta.evaluation.intervals import interval
 
 PAGE = Path(__file__).with_name("README.md")
 FIGURE = Path(__file__).with_name("accuracy.svg")

@@ -13,8 +13,8 @@ from methods import fitted
 from people import TARGETS, load_people
 from run import ROOT, chosen
 
+from fedmeta.core.storage import read_json
 from fedmeta.export import export_onnx
-from fedmeta.storage import read_json
 
 
 def main() -> None:

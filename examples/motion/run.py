@@ -13,9 +13,9 @@ from methods import HELD_OUT, accuracies, candidates, fitted, method, tried
 from people import QUERY, SUPPORT, TARGETS, load_people
 
 from fedmeta.algorithms import Algorithm
-from fedmeta.intervals import interval
-from fedmeta.run_folder import versions
-from fedmeta.storage import read_json, write_json
+from fedmeta.core.run_folder import versions
+from fedmeta.core.storage import read_json, write_json
+from fedmeta.evaluation.intervals import interval
 
 ROOT = Path(__file__).resolve().parents[2]
 

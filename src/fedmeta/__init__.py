@@ -22,25 +22,25 @@ from fedmeta.algorithms import (
     PlatformState,
     Reptile,
 )
-from fedmeta.augmentation import Augmentation
+from fedmeta.core.errors import DivergedError, FedmetaError
+from fedmeta.core.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
 from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import DivergedError, FedmetaError
-from fedmeta.evaluation import Evaluation, evaluate_model
-from fedmeta.job import TrainingSettings
-from fedmeta.meta_model import MetaModel
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
-from fedmeta.participation import Participation
-from fedmeta.prior import federated_fisher
-from fedmeta.regularizers import (
+from fedmeta.data.augmentation import Augmentation
+from fedmeta.engine.execution import Execution
+from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
+from fedmeta.models.meta_model import MetaModel
+from fedmeta.models.networks import ModelSettings
+from fedmeta.priors import (
     Bregman,
     OutputKL,
     Regularizer,
     SquaredEuclidean,
     SquaredMahalanobis,
+    federated_fisher,
 )
-from fedmeta.training import Callback, Run, train
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import Callback, Run, train
+from fedmeta.uplink.participation import Participation
 
 __all__ = [
     "ADMMFedMeta",

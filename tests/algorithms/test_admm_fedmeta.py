@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmeta import randomness, tree
 from fedmeta.algorithms import ADMMFedMeta, Contribution, Fleet, PlatformState
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import ModelError, SettingError
+from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, Passes, meta_gradient
+from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData, Samples
-from fedmeta.errors import ModelError, SettingError
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation, Facts, MetaGradient, Objective, Passes, meta_gradient
-from fedmeta.participation import Participation
-from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.tree import Tree
+from fedmeta.models.losses import cross_entropy
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.uplink.participation import Participation
 from problems import (
     LAYOUTS,
     classification,

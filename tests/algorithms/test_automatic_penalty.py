@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmeta import tree
 from fedmeta.algorithms import ADMMFedMeta, Contribution, Fleet
 from fedmeta.algorithms import automatic_penalty as automatic
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.local import LocalEngine
-from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.tree import Tree
+from fedmeta.core import tree
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.tree import Tree
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.local import LocalEngine
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.uplink.participation import Participation
 from problems import LAYOUTS, classification, double, engine_for, softmax_regression, trace
 
 ALL = torch.tensor(1.0, dtype=torch.float64)

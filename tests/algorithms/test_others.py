@@ -19,10 +19,10 @@ from fedmeta.algorithms import (
     Reptile,
 )
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
-from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation, Passes
-from fedmeta.participation import Participation
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation, Passes
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.uplink.participation import Participation
 from problems import (
     LAYOUTS,
     classification,

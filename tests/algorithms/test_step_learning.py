@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import fedmeta
-from fedmeta import checkpoints, step_sizes
 from fedmeta.algorithms import (
     Algorithm,
     Centralised,
@@ -24,23 +23,25 @@ from fedmeta.algorithms import (
     PlatformState,
     Reptile,
 )
+from fedmeta.core import step_sizes
+from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
+from fedmeta.core.randomness import key
+from fedmeta.core.storage import payload_bytes, read_tensors, write_tensors
+from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData, unpacked
-from fedmeta.engines import recording
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import RunFolderError, SettingError
-from fedmeta.evaluation import evaluate_model
-from fedmeta.job import TrainingSettings, prepare
-from fedmeta.losses import cross_entropy
-from fedmeta.meta_model import MetaModel, load_theta
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation, Facts, Objective, Passes
-from fedmeta.participation import Participation
-from fedmeta.randomness import key
-from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.storage import payload_bytes, read_tensors, write_tensors
-from fedmeta.together import train_together
-from fedmeta.training import Run, train
-from fedmeta.tree import Tree
+from fedmeta.engine import recording
+from fedmeta.engine.execution import Execution
+from fedmeta.evaluation.evaluate import evaluate_model
+from fedmeta.models.losses import cross_entropy
+from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.models.networks import ModelSettings
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.training import checkpoints
+from fedmeta.training.job import TrainingSettings, prepare
+from fedmeta.training.loop import Run, train
+from fedmeta.training.together import train_together
+from fedmeta.uplink.participation import Participation
 from problems import (
     LAYOUTS,
     PLAIN,

@@ -20,11 +20,11 @@ from benchmarks.held_out_nodes import (
     tried,
     words,
 )
+from experiments.held_out import studies
+from experiments.repeats import federation
 from fedmeta.algorithms import automatic_penalty
-from fedmeta.errors import SettingError
-from fedmeta.experiments.held_out import studies
-from fedmeta.experiments.repeats import federation
-from fedmeta.settings import build_settings
+from fedmeta.config.settings import build_settings
+from fedmeta.core.errors import SettingError
 
 ROW: dict[str, Any] = {
     "change": "as-it-is",

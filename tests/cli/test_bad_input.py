@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 
 from cli.calling import SHELLS, call, snapshot, spawn
-from fedmeta import storage
+from fedmeta.core import storage
 
 TRAIN = "train --data data.csv --node device --model linear --rounds 2 --out new "
 DIGITS = "train --data digits --model linear --rounds 2 --out new "
@@ -466,7 +466,7 @@ OWN = [
     bad("loss of one number", TRAIN + "--loss own.py:mean_loss", "shape ()", "one number per"),
     bad(
         "loss for other labels",
-        TRAIN + "--loss fedmeta.losses:squared_error",
+        TRAIN + "--loss fedmeta.models.losses:squared_error",
         "labels of shape",
         "fits the task",
     ),

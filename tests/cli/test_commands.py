@@ -14,8 +14,8 @@ from cli.calling import COMMANDS, SHELLS, call, snapshot, succeed
 from fedmeta import MetaModel
 from fedmeta.cli.command import Command
 from fedmeta.cli.data import picture
-from fedmeta.intervals import student_quantile
-from fedmeta.run_folder import RunFolder
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.evaluation.intervals import student_quantile
 
 DATA = "--data data.csv --node device --model linear "
 shells = pytest.mark.parametrize("shell", SHELLS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cli.calling import call, spawn, succeed
-from fedmeta.meta_model import MetaModel, load_theta
+from fedmeta.models.meta_model import MetaModel, load_theta
 
 DATA = "--data data.csv --node device --model linear"
 

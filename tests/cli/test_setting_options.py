@@ -10,7 +10,7 @@ import pytest
 from cli.calling import SHELLS, call, succeed
 from fedmeta.cli import setting_options as options
 from fedmeta.cli import train
-from fedmeta.errors import SettingError
+from fedmeta.core.errors import SettingError
 
 SMALL = "--data digits --nodes 8 --model linear --set data.samples=[6,8] "
 

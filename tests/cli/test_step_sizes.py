@@ -11,7 +11,7 @@ import torch
 
 from cli.calling import SHELLS, call, succeed
 from cli.conftest import TRAIN
-from fedmeta.meta_model import MetaModel
+from fedmeta.models.meta_model import MetaModel
 
 
 def read(path: str) -> Any:

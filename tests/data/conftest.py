@@ -25,7 +25,7 @@ def real_data() -> Path:
 def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """No data to be found anywhere but where the test puts them."""
     monkeypatch.delenv("FEDMETA_DATA", raising=False)
-    monkeypatch.setattr("fedmeta.data.fashion_mnist.DEBIAN_FOLDER", "/nonexistent/debian")
+    monkeypatch.setattr("fedmeta.data.readers.fashion_mnist.DEBIAN_FOLDER", "/nonexistent/debian")
 
 
 def pool_of(*per_class: int) -> Pool:

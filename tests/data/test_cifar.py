@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmeta.data.cifar import load_pickle, read_cifar
-from fedmeta.errors import DataError
+from fedmeta.core.errors import DataError
+from fedmeta.data.readers.cifar import load_pickle, read_cifar
 
 pytestmark = pytest.mark.usefixtures("no_data")
 

@@ -3,8 +3,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedmeta.data.digits import read_digits
-from fedmeta.errors import MissingExtraError
+from fedmeta.core.errors import MissingExtraError
+from fedmeta.data.readers.digits import read_digits
 
 
 def test_digits_are_channels_first_float32():

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmeta.core.errors import DataError
 from fedmeta.data import DataSettings
 from fedmeta.data.episodes import draw_episodes
-from fedmeta.errors import DataError
 
 from .conftest import pool_of
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmeta.data import fashion_mnist
-from fedmeta.data.fashion_mnist import DEBIAN_FOLDER, DIGESTS, read_fashion_mnist, read_idx
-from fedmeta.errors import DataError
+from fedmeta.core.errors import DataError
+from fedmeta.data.readers import fashion_mnist
+from fedmeta.data.readers.fashion_mnist import DEBIAN_FOLDER, DIGESTS, read_fashion_mnist, read_idx
 
 pytestmark = pytest.mark.usefixtures("no_data")
 

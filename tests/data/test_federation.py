@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmeta.core.errors import DataError
 from fedmeta.data import DataSettings, Federation, Node, Task, load
-from fedmeta.errors import DataError
 
 TASK = Task("classification", 2, ("no", "yes"))
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from cli.calling import call, succeed
-from fedmeta.data import fetching
-from fedmeta.data.cifar import read_cifar
-from fedmeta.data.cifar_binary import BINARY
-from fedmeta.data.fetching import Source, download, fetch
-from fedmeta.errors import DataError, FedmetaError
+from fedmeta.core.errors import DataError, FedmetaError
+from fedmeta.data import download as fetching
+from fedmeta.data.download import Source, download, fetch
+from fedmeta.data.readers.cifar import read_cifar
+from fedmeta.data.readers.cifar_binary import BINARY
 
 pytestmark = pytest.mark.usefixtures("no_data")
 CONTENT = np.random.default_rng(0).bytes(3_000_000)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cli.calling import spawn, succeed
-from fedmeta.data.huggingface import read_huggingface
-from fedmeta.data.npz import read_npz
-from fedmeta.errors import DataError, MissingExtraError, SettingError
+from fedmeta.core.errors import DataError, MissingExtraError, SettingError
+from fedmeta.data.readers.huggingface import read_huggingface
+from fedmeta.data.readers.npz import read_npz
 
 
 @pytest.fixture(scope="module")

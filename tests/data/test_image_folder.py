@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedmeta.data.image_folder import read_image_folder
-from fedmeta.errors import DataError, MissingExtraError
+from fedmeta.core.errors import DataError, MissingExtraError
+from fedmeta.data.readers.image_folder import read_image_folder
 
 
 def save(path, colour, size=(5, 4), mode="RGB"):

@@ -3,8 +3,8 @@ import pytest
 import torch
 from PIL import Image
 
+from fedmeta.core.errors import DataError, SettingError
 from fedmeta.data import DataSettings, deal_out, federate, load, read
-from fedmeta.errors import DataError, SettingError
 
 from .conftest import pool_of
 

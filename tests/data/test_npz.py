@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from fedmeta.data.npz import read_npz
-from fedmeta.errors import DataError
+from fedmeta.core.errors import DataError
+from fedmeta.data.readers.npz import read_npz
 
 
 @pytest.fixture

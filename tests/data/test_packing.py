@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedmeta.core.errors import DataError
 from fedmeta.data import Federation, Node, Scaling, Task, longest_sets, pack, pack_precise, unpacked
-from fedmeta.errors import DataError
 
 PLAIN = Scaling(np.zeros(()), np.ones(()))
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmeta.core.errors import DataError, SettingError
 from fedmeta.data import DataSettings, Pool
-from fedmeta.data.digits import read_digits
 from fedmeta.data.partition import deal, node_names, partition
-from fedmeta.errors import DataError, SettingError
+from fedmeta.data.readers.digits import read_digits
 
 from .conftest import pool_of
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from fedmeta.data.places import not_found, places
+from fedmeta.data.readers.search_folders import not_found, places
 
 
 def test_given_folder_then_environment_then_usual(monkeypatch):

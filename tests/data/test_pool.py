@@ -3,8 +3,8 @@ import re
 import numpy as np
 import pytest
 
+from fedmeta.core.errors import DataError
 from fedmeta.data.pool import Pool, normalised_inputs, pool_from
-from fedmeta.errors import DataError
 
 
 def classes(inputs, labels, **more):

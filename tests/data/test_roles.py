@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from fedmeta.core.errors import DataError
 from fedmeta.data import DataSettings
 from fedmeta.data.roles import choose_targets
-from fedmeta.errors import DataError
 
 
 def chosen(count, seed=0, **fields):

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmeta.core.errors import DataError
 from fedmeta.data import Federation, Node, Scaling, Task, fit_scaling, sums_of
-from fedmeta.errors import DataError
 
 
 def federation(inputs, roles=("source", "target")):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from fedmeta.core.errors import SettingError
 from fedmeta.data.seeding import stream
-from fedmeta.errors import SettingError
 
 STEPS = ("samples", "roles", "split", "sinusoid", "precise")
 

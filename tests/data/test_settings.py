@@ -3,8 +3,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from fedmeta.core.errors import SettingError
 from fedmeta.data import DataSettings
-from fedmeta.errors import SettingError
 
 
 def test_lists_from_toml_become_tuples():

@@ -1,6 +1,6 @@
 import numpy as np
 
-from fedmeta.data.sinusoid import draw_sinusoids
+from fedmeta.data.readers.sinusoid import draw_sinusoids
 
 
 def test_every_node_is_one_wave():

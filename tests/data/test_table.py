@@ -6,8 +6,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fedmeta.data.table import read_table
-from fedmeta.errors import DataError, MissingExtraError
+from fedmeta.core.errors import DataError, MissingExtraError
+from fedmeta.data.readers.table import read_table
 
 GOOD = "a,label,user,b\n1,yes,u1,0.5\n2,no,u2,1e3\n\n3,yes,u1,-4\n"
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from fedmeta.algorithms import Algorithm
 from fedmeta.data import Federation
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.local import LocalEngine
-from fedmeta.functional import FunctionalModel
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.local import LocalEngine
+from fedmeta.models.functional import FunctionalModel
 from problems import DOUBLE, Trace, classification, engine_for, flat, trace
 
 CHUNKED = replace(DOUBLE, path="batched", chunk=2, threads=1)

@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.algorithms import (
-    Algorithm,
-    Centralised,
-    FedAvg,
-    FedMeta,
-    PerFedAvg,
-    Reptile,
-)
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation, Facts
-from fedmeta.participation import Participation
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.algorithms import Algorithm, Centralised, FedAvg, FedMeta, PerFedAvg, Reptile
+from fedmeta.core.objective import Adaptation, Facts
+from fedmeta.models.losses import cross_entropy
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.uplink.participation import Participation
 from oracle import twin
 from problems import (
     LAYOUTS,

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmeta.engines.execution import (
+from fedmeta.core.errors import SettingError
+from fedmeta.engine.execution import (
     Execution,
     chosen_path,
     fitting_chunk,
@@ -17,8 +18,7 @@ from fedmeta.engines.execution import (
     node_bytes,
     resolved,
 )
-from fedmeta.errors import SettingError
-from fedmeta.functional import functionalise
+from fedmeta.models.functional import functionalise
 from problems import double, mlp
 
 MIB, GIB = 2**20, 2**30

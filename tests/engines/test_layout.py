@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from engines.runs import convolutional
+from fedmeta.core.objective import Objective
 from fedmeta.data import NodeData
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.samples import NodeStore
-from fedmeta.functional import functionalise
-from fedmeta.losses import cross_entropy
-from fedmeta.nodewise import layers
-from fedmeta.objective import Objective
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.layout import Layout, predictor
+from fedmeta.engine.nodewise import layers
+from fedmeta.engine.samples import NodeStore
+from fedmeta.models.functional import functionalise
+from fedmeta.models.losses import cross_entropy
 from problems import LAYOUTS, PLAIN, classification, double, mlp
 
 DATA = classification()

@@ -13,12 +13,12 @@ from torch import nn
 
 from engines.runs import CHUNKED, convolutional, run
 from fedmeta.algorithms import Algorithm, FedAvg
+from fedmeta.core.objective import Adaptation
 from fedmeta.data import Federation
-from fedmeta.engines import recording
-from fedmeta.engines.execution import Execution
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
+from fedmeta.engine import recording
+from fedmeta.engine.execution import Execution
+from fedmeta.models.losses import cross_entropy
+from fedmeta.uplink.participation import Participation
 from oracle import twin
 from problems import (
     classification,

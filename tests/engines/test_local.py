@@ -15,22 +15,22 @@ from torch import Tensor
 
 from engines.runs import CHUNKED, VALUES, dropping, everything, run
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
-from fedmeta.engines import recording
-from fedmeta.engines.cohort import Cohort
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.layout import Layout
-from fedmeta.engines.local import LocalEngine, readable
-from fedmeta.engines.ranks import Ranks
-from fedmeta.engines.reading import Reading
-from fedmeta.errors import DataError, SettingError
-from fedmeta.functional import functionalise
-from fedmeta.job import TrainingSettings
-from fedmeta.losses import cross_entropy
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation, Objective
-from fedmeta.participation import Participation
-from fedmeta.run_folder import RunFolder
-from fedmeta.training import train
+from fedmeta.core.errors import DataError, SettingError
+from fedmeta.core.objective import Adaptation, Objective
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.engine import recording
+from fedmeta.engine.cohort import Cohort
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.layout import Layout
+from fedmeta.engine.local import LocalEngine, readable
+from fedmeta.engine.ranks import Ranks
+from fedmeta.engine.round_metrics import Reading
+from fedmeta.models.functional import functionalise
+from fedmeta.models.losses import cross_entropy
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import train
+from fedmeta.uplink.participation import Participation
 from problems import LAYOUTS, PLAIN, classification, double, engine_for, flat, mlp, trace
 
 MODEL = double(mlp())

@@ -11,12 +11,12 @@ import torch
 
 import fedmeta
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, PerFedAvg
-from fedmeta.augmentation import Augmentation
-from fedmeta.engines.execution import Execution
-from fedmeta.job import TrainingSettings, prepare
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
-from fedmeta.together import train_together
+from fedmeta.core.objective import Adaptation
+from fedmeta.data.augmentation import Augmentation
+from fedmeta.engine.execution import Execution
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings, prepare
+from fedmeta.training.together import train_together
 
 if not torch.cuda.is_available():
     pytest.skip("these trainings run on a GPU, and there is none", allow_module_level=True)

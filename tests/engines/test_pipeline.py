@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from engines.runs import VALUES
-from fedmeta import checkpoints
 from fedmeta.algorithms import FedAvg, LocalOnly
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.local import LocalEngine
-from fedmeta.errors import DivergedError
-from fedmeta.job import TrainingSettings
-from fedmeta.models import ModelSettings
-from fedmeta.run_folder import RunFolder
-from fedmeta.training import Callback, Run, train
+from fedmeta.core.errors import DivergedError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.local import LocalEngine
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training import checkpoints
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import Callback, Run, train
 from problems import flat
 
 ROUNDS = 7

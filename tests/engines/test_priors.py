@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.priors import prior_tensors, what_differs, with_prior_tensors
-from fedmeta.errors import ModelError
-from fedmeta.job import Job, TrainingSettings, prepare
-from fedmeta.objective import Adaptation
-from fedmeta.regularizers import OutputKL, Regularizer, SquaredEuclidean, SquaredMahalanobis
-from fedmeta.together import train_together, what_separates
-from fedmeta.training import Run, train
-from fedmeta.tree import Tree
+from fedmeta.core.errors import ModelError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.tree import Tree
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.stacked_priors import prior_tensors, what_differs, with_prior_tensors
+from fedmeta.priors import OutputKL, Regularizer, SquaredEuclidean, SquaredMahalanobis
+from fedmeta.training.job import Job, TrainingSettings, prepare
+from fedmeta.training.loop import Run, train
+from fedmeta.training.together import train_together, what_separates
 from problems import UNEVEN, classification, mlp
 
 DOUBLE = Execution(dtype="float64", path="batched")

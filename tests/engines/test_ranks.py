@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from engines.runs import CHUNKED, VALUES, seeded
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.engines.cohort import Cohort
-from fedmeta.engines.layout import Layout, predictor
-from fedmeta.engines.local import LocalEngine
-from fedmeta.engines.ranks import Ranks, current, started
-from fedmeta.errors import SettingError
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation, Objective
-from fedmeta.participation import Participation
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation, Objective
+from fedmeta.engine.cohort import Cohort
+from fedmeta.engine.layout import Layout, predictor
+from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.ranks import Ranks, current, started
+from fedmeta.models.losses import cross_entropy
+from fedmeta.uplink.participation import Participation
 from problems import PLAIN, double, flat, mlp
 
 

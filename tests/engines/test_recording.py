@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from engines.runs import VALUES, convolutional, dropping, everything, run
 from fedmeta.algorithms import ALGORITHMS, Algorithm, FedAvg
+from fedmeta.core.objective import Adaptation
 from fedmeta.data import Federation
-from fedmeta.engines import recording
-from fedmeta.engines.recording import Recorder
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.engine import recording
+from fedmeta.engine.recording import Recorder
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.uplink.participation import Participation
 from problems import classification, double, mlp, paper_admm
 
 EVEN = classification(((3, 3),) * 4)  # chunks of one shape: one recording

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.core.errors import ModelError, SettingError
+from fedmeta.core.objective import Adaptation
 from fedmeta.data import Federation, fit_scaling
-from fedmeta.engines import resolution
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.layout import Layout
-from fedmeta.engines.resolution import lay_out
-from fedmeta.errors import ModelError, SettingError
-from fedmeta.losses import cross_entropy
-from fedmeta.objective import Adaptation
+from fedmeta.engine import resolution
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.layout import Layout
+from fedmeta.engine.resolution import lay_out
+from fedmeta.models.losses import cross_entropy
 from problems import classification, double, mlp
 
 DATA = classification()

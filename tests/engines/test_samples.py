@@ -8,12 +8,12 @@ import torch
 
 from engines.runs import CHUNKED, everything, run
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.core.objective import Adaptation
 from fedmeta.data import unpacked
-from fedmeta.engines import local
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.samples import NodeStore, StackedStores, data_bytes, fits_resident, rows_of
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
+from fedmeta.engine import local
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.samples import NodeStore, StackedStores, data_bytes, fits_resident, rows_of
+from fedmeta.uplink.participation import Participation
 from problems import DOUBLE, PLAIN, classification, double, mlp, regression
 
 DATA, CPU = classification(), torch.device("cpu")

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from engines.runs import CHUNKED, VALUES, everything, run
-from fedmeta import checkpoints
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.states import allocate, write
-from fedmeta.job import TrainingSettings
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.training import Run, train
+from fedmeta.core.objective import Adaptation
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.states import allocate, write
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training import checkpoints
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import Run, train
+from fedmeta.uplink.participation import Participation
 from problems import double, flat, mlp
 
 PLACES = ("device", "host", "disk")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fedmeta.engines.execution import Execution
-from fedmeta.experiments.cell import Cell
-from fedmeta.experiments.declaration import cells
-from fedmeta.experiments.results import Results
-from fedmeta.experiments.running import description
-from fedmeta.sequences import TaskSequence
-from fedmeta.tuning import grid
+from experiments.cell import Cell
+from experiments.declaration import cells
+from experiments.results import Results
+from experiments.running import description
+from fedmeta.engine.execution import Execution
+from fedmeta.studies.sequences import TaskSequence
+from fedmeta.studies.tune import grid
 
 _LEVEL = {"fashion-mnist": 0.9, "cifar10": 0.7, "cifar100": 0.55}
 _BONUS = {"default": 0.09, "extras": 0.05, "tuned": 0.03}

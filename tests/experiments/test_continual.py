@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.cell import Cell, Tasks
+from experiments.continual import draw
+from experiments.repeats import pool
+from experiments.results import Results
+from experiments.running import Plan, run_cells
 from fedmeta.data import DataSettings
-from fedmeta.experiments.cell import Cell, Tasks
-from fedmeta.experiments.continual import draw
-from fedmeta.experiments.repeats import pool
-from fedmeta.experiments.results import Results
-from fedmeta.experiments.running import Plan, run_cells
 
 pytest.importorskip("sklearn")
 

@@ -4,15 +4,15 @@ from collections import Counter
 
 import pytest
 
+from experiments import EXPERIMENTS
+from experiments.cell import Cell, Tasks
+from experiments.declaration import Declaration, cells, declaration
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
-from fedmeta.errors import SettingError
-from fedmeta.experiments import EXPERIMENTS
-from fedmeta.experiments.cell import Cell, Tasks
-from fedmeta.experiments.declaration import Declaration, cells, declaration
-from fedmeta.plain import to_plain
-from fedmeta.sequences import TaskSequence
-from fedmeta.settings import build_settings
-from fedmeta.tuning import grid
+from fedmeta.config.settings import build_settings
+from fedmeta.core.errors import SettingError
+from fedmeta.core.serialization import to_plain
+from fedmeta.studies.sequences import TaskSequence
+from fedmeta.studies.tune import grid
 
 ALL = {name: cells(name) for name in EXPERIMENTS}
 
@@ -129,7 +129,7 @@ def test_slips_in_a_declaration_are_named() -> None:
         common = declaration("rho").common
         return Declaration("mine", {"title": "", "repeats": 1, "cells": [block]}, common)
 
-    from fedmeta.experiments.declaration import _expanded
+    from experiments.declaration import _expanded
 
     for block, words in [
         ({"key": "{dta}"}, "no axis 'dta'"),

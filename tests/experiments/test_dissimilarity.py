@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.dissimilarity import dissimilarities
 from fedmeta import DataSettings, FedAvg, ModelSettings, TrainingSettings, load, train
-from fedmeta.engines.execution import Execution
-from fedmeta.experiments.dissimilarity import dissimilarities
+from fedmeta.engine.execution import Execution
 
 
 @pytest.mark.parametrize("path", ["batched", "loop"])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import RunFolderError
-from fedmeta.experiments.held_out import compared, studies
-from fedmeta.experiments.tables import held_out
+from experiments.held_out import compared, studies
+from experiments.tables import held_out
+from fedmeta.core.errors import RunFolderError
 
 FIXED = {"partition": "fixed-pairs", "data": "cifar10"}
 RANDOM = {"partition": "random-pairs", "data": "cifar100"}

@@ -9,19 +9,14 @@ from typing import Any
 
 import pytest
 
+from experiments import EXPERIMENTS
 from experiments.inventing import invent
-from fedmeta.errors import RunFolderError
-from fedmeta.experiments import EXPERIMENTS
-from fedmeta.experiments.page import between, blank, disagreements, filled, render
-from fedmeta.experiments.results import Results
-from fedmeta.experiments.summary import (
-    _at_an_end,
-    current_results,
-    summary_of,
-    write_summary,
-)
-from fedmeta.experiments.tables import headline
-from fedmeta.experiments.tuned import best_point
+from experiments.page import between, blank, disagreements, filled, render
+from experiments.results import Results
+from experiments.summary import _at_an_end, current_results, summary_of, write_summary
+from experiments.tables import headline
+from experiments.tuned import best_point
+from fedmeta.core.errors import RunFolderError
 
 ROOT = Path(__file__).parents[2]
 FRONT = "<!-- reproduced: begin --><!-- reproduced: end -->"

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import SettingError
-from fedmeta.experiments.cell import Cell, budget, built
-from fedmeta.experiments.repeats import federation, pool, record
-from fedmeta.experiments.results import Results
-from fedmeta.experiments.running import Ended, Plan, run_cells, selected, state
-from fedmeta.experiments.tuned import tried_before
-from fedmeta.repeats import Repeat, train_repeats
-from fedmeta.run_folder import Record
-from fedmeta.settings import build_settings, merged
+from experiments.cell import Cell, budget, built
+from experiments.repeats import federation, pool, record
+from experiments.results import Results
+from experiments.running import Ended, Plan, run_cells, selected, state
+from experiments.tuned import tried_before
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core.errors import SettingError
+from fedmeta.core.run_folder import Record
+from fedmeta.training.repeats import Repeat, train_repeats
 
 pytest.importorskip("sklearn")
 
@@ -102,7 +102,7 @@ def test_cell_all_of_whose_runs_diverge_has_a_result(results: Results) -> None:
 
 def test_arguments_are_those_of_a_comparison() -> None:
     """What settings say must reach training here as it does there."""
-    from fedmeta.from_settings import arguments
+    from fedmeta.training.from_settings import arguments
 
     settings = build_settings(SETTINGS)
     drawn = federation(settings.data, 0)
@@ -230,7 +230,7 @@ def test_tuning_looks_at_source_nodes_alone(
         seen.extend(repeats)
         return train_repeats(repeats, callbacks)
 
-    monkeypatch.setattr("fedmeta.experiments.tuned.train_repeats", watched)
+    monkeypatch.setattr("experiments.tuned.train_repeats", watched)
     run([TUNING], results)
     drawn = federation(build_settings(SETTINGS).data, 0)
     sources = {node.name for node in drawn.sources}

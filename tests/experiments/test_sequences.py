@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import SettingError
-from fedmeta.experiments.declaration import cells
-from fedmeta.experiments.results import Results
-from fedmeta.experiments.running import Plan, run_cells
-from fedmeta.experiments.sequence_results import goals
-from fedmeta.experiments.sequences import _best
-from fedmeta.experiments.summary import write_summary
-from fedmeta.experiments.tables import sequences
+from experiments.declaration import cells
+from experiments.results import Results
+from experiments.running import Plan, run_cells
+from experiments.sequence_results import goals
+from experiments.sequences import _best
+from experiments.summary import write_summary
+from experiments.tables import sequences
+from fedmeta.core.errors import SettingError
 
 pytest.importorskip("sklearn")
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fedmeta.experiments.statistics import accuracy, mean_curve, paired
-from fedmeta.experiments.verdicts import ahead, goals
+from experiments.statistics import accuracy, mean_curve, paired
+from experiments.verdicts import ahead, goals
 
 LOST = {"diverged": True}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedmeta.experiments import tuned
-from fedmeta.experiments.cell import Cell
-from fedmeta.repeats import Repeat
-from fedmeta.together import Outcome
+from experiments import tuned
+from experiments.cell import Cell
+from fedmeta.training.repeats import Repeat
+from fedmeta.training.together import Outcome
 
 SMALL = {
     "data": {"name": "digits", "nodes": 15, "samples": [10, 16]},

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from experiments import continual, tuned_strength
+from experiments.cell import Cell, Tasks
+from experiments.continual import draw
+from experiments.repeats import pool
+from experiments.results import Results
+from experiments.running import Plan, run_cells, state
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.experiments import continual, tuned_strength
-from fedmeta.experiments.cell import Cell, Tasks
-from fedmeta.experiments.continual import draw
-from fedmeta.experiments.repeats import pool
-from fedmeta.experiments.results import Results
-from fedmeta.experiments.running import Plan, run_cells, state
-from fedmeta.repeats import Repeat, train_repeats
+from fedmeta.training.repeats import Repeat, train_repeats
 
 pytest.importorskip("sklearn")
 

@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmeta import Adaptation, MetaModel, ModelSettings, Scaling, Task
-from fedmeta.functional import functionalise
-from fedmeta.losses import Loss, named_loss
-from fedmeta.models import build
+from fedmeta.models.functional import functionalise
+from fedmeta.models.losses import Loss, named_loss
+from fedmeta.models.networks import build
 
 Array = npt.NDArray[Any]
 

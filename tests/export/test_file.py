@@ -15,7 +15,7 @@ from torch import nn
 from cli.calling import call, succeed
 from export.exporting import meta_model
 from fedmeta import Adaptation, ModelSettings
-from fedmeta.errors import MissingExtraError, ModelError
+from fedmeta.core.errors import MissingExtraError, ModelError
 from fedmeta.export import export_onnx
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedmeta.config.settings import build_settings
 from fedmeta.data import Federation, load
-from fedmeta.engines.flower.courier import FleetSettings
-from fedmeta.engines.flower.edge import Edge, answer
-from fedmeta.engines.flower.parcel import Parcel
-from fedmeta.engines.flower.plan import Plan
-from fedmeta.engines.flower.shards import EdgeData, save_shard
-from fedmeta.engines.ranks import Ranks
-from fedmeta.settings import build_settings
+from fedmeta.engine.ranks import Ranks
+from fedmeta.fleet.edge import Edge, answer
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.plan import Plan
+from fedmeta.fleet.shards import EdgeData, save_shard
+from fedmeta.fleet.transport import FleetSettings
 
 Fate = Callable[[int, Parcel], str]
 """Of a round's message to an address: "" (it arrives), "lost", "late" (the reply is lost), …"""

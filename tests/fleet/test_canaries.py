@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedmeta.config.settings import build_settings, merged
 from fedmeta.data.federation import Federation
-from fedmeta.engines.flower.courier import FleetSettings
-from fedmeta.engines.flower.edge import Edge
-from fedmeta.engines.flower.parcel import Parcel
-from fedmeta.engines.flower.plan import Plan, carry_out
-from fedmeta.engines.flower.shards import EdgeData, load_shard
-from fedmeta.engines.flower.tasks import FleetTasks
-from fedmeta.engines.flower.trial import deal_out
-from fedmeta.meta_model import load_scaling, load_theta
-from fedmeta.sequences import TaskSequence, TaskSettings, run_sequence
-from fedmeta.settings import build_settings, merged
+from fedmeta.fleet.edge import Edge
+from fedmeta.fleet.local_fleet import deal_out
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.plan import Plan, carry_out
+from fedmeta.fleet.sequences_over_fleet import FleetTasks
+from fedmeta.fleet.shards import EdgeData, load_shard
+from fedmeta.fleet.transport import FleetSettings
+from fedmeta.models.meta_model import load_scaling, load_theta
+from fedmeta.studies.sequences import TaskSequence, TaskSettings, run_sequence
 from fleet.couriers import HomeCourier
 from fleet.processes import awaited, fleet
 from fleet.test_tasks import InThisProcess

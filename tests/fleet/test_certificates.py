@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedmeta.errors import SettingError
+from fedmeta.core.errors import SettingError
 from fedmeta.fleet.certificates import (
     make_authority,
     make_node,

@@ -13,16 +13,16 @@ import pytest
 from fedmeta.cli import certs, edge, evaluate, fleet, importance, platform, sequence
 from fedmeta.cli.command import Command
 from fedmeta.cli.plain_shell import run_plain
-from fedmeta.engines.flower import worker
-from fedmeta.engines.flower.app import write_app
-from fedmeta.engines.flower.door import ask, socket_of
-from fedmeta.engines.flower.edge import Edge
-from fedmeta.engines.flower.parcel import Parcel, ParcelError
-from fedmeta.engines.flower.plan import Plan, carry_out
-from fedmeta.engines.flower.programs import free_port
-from fedmeta.engines.flower.tasks import FleetTasks
-from fedmeta.engines.flower.watching import Watch, alive
-from fedmeta.errors import DataError, FedmetaError, RunFolderError, SettingError
+from fedmeta.core.errors import DataError, FedmetaError, RunFolderError, SettingError
+from fedmeta.fleet import worker
+from fedmeta.fleet.app_bundle import write_app
+from fedmeta.fleet.edge import Edge
+from fedmeta.fleet.flower_commands import free_port
+from fedmeta.fleet.follow import Watch, alive
+from fedmeta.fleet.message import Parcel, ParcelError
+from fedmeta.fleet.plan import Plan, carry_out
+from fedmeta.fleet.sequences_over_fleet import FleetTasks
+from fedmeta.fleet.worker_socket import ask, socket_of
 from fleet.couriers import HomeCourier, fleet_of
 
 pytest.importorskip("flwr")
@@ -227,8 +227,8 @@ def test_without_a_worker_the_client_app_does_the_work_itself(
     """The plain Flower way: a SuperNode that somebody has started by hand."""
     from flwr.app import Context, RecordDict
 
-    from fedmeta.engines.flower import client_app
-    from fedmeta.engines.flower.wire import from_records, to_records
+    from fedmeta.fleet import client_app
+    from fedmeta.fleet.flower_records import from_records, to_records
 
     class Asked:
         content = None

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmeta import randomness, tree
-from fedmeta.errors import SettingError
-from fedmeta.fleet.compression import Compression
-from fedmeta.storage import payload_bytes
-from fedmeta.tree import Tree
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import SettingError
+from fedmeta.core.storage import payload_bytes
+from fedmeta.core.tree import Tree
+from fedmeta.uplink.compression import Compression
 
 METHODS = [Compression("8-bit"), Compression("top-k", 0.25), Compression("top-k", 1.0)]
 

@@ -18,9 +18,9 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedmeta.errors import SettingError
+from fedmeta.core.errors import SettingError
 from fedmeta.fleet.certificates import make_authority, make_server
-from fedmeta.fleet.fence import Fence, write_fence
+from fedmeta.fleet.gateway import Fence, write_fence
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmeta.algorithms.base import Contribution
-from fedmeta.errors import SettingError
-from fedmeta.fleet.guard import Guard, Reply, chosen, judge, scaled
+from fedmeta.algorithms.algorithm import Contribution
+from fedmeta.core.errors import SettingError
+from fedmeta.uplink.guard import Guard, Reply, chosen, judge, scaled
 
 THETA = {"a": torch.zeros(2), "b": torch.zeros(3)}
 

@@ -11,24 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta import randomness, storage
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core import randomness, storage
+from fedmeta.core.errors import SettingError
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import federate
-from fedmeta.engines.flower import plan as plans
-from fedmeta.engines.flower.app import write_app
-from fedmeta.engines.flower.courier import FleetError, FleetSettings
-from fedmeta.engines.flower.edge import Edge
-from fedmeta.engines.flower.edge_table import read_edges
-from fedmeta.engines.flower.memory import Memory
-from fedmeta.engines.flower.parcel import Parcel
-from fedmeta.engines.flower.plan import Plan, carry_out
-from fedmeta.engines.flower.shards import EdgeData, load_shard, save_shard
-from fedmeta.errors import SettingError
-from fedmeta.from_settings import train_settings
-from fedmeta.meta_model import load_theta
+from fedmeta.fleet import plan as plans
+from fedmeta.fleet.app_bundle import write_app
+from fedmeta.fleet.edge import Edge
+from fedmeta.fleet.edge_state import Memory
+from fedmeta.fleet.edge_table import read_edges
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.plan import Plan, carry_out
+from fedmeta.fleet.shards import EdgeData, load_shard, save_shard
+from fedmeta.fleet.transport import FleetError, FleetSettings
+from fedmeta.models.meta_model import load_theta
 from fedmeta.report import write_report
 from fedmeta.report.format import size
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import build_settings, merged
+from fedmeta.training.from_settings import train_settings
 from fleet.couriers import HomeCourier, fleet_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "new_algorithm.py"

@@ -13,9 +13,9 @@ pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from fedmeta.engines.flower import programs
+from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.certificates import KeyPair, make_authority, make_node, make_server
-from fedmeta.fleet.fence import Fence, write_fence
+from fedmeta.fleet.gateway import Fence, write_fence
 from fleet.test_fence import NGINX, call, free_port, nginx
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmeta import checkpoints
-from fedmeta.engines.flower.plan import Plan, carry_out
-from fedmeta.engines.flower.programs import free_port
-from fedmeta.meta_model import load_theta
-from fedmeta.run_folder import RunFolder
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.fleet.flower_commands import free_port
+from fedmeta.fleet.plan import Plan, carry_out
+from fedmeta.models.meta_model import load_theta
+from fedmeta.training import checkpoints
 from fleet.couriers import HomeCourier, fleet_of
 from fleet.processes import awaited, fleet, kill_family
 from fleet.test_processes import METHOD, done, edge, local_theta, prepared, same

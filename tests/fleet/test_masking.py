@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmeta import randomness
-from fedmeta.algorithms.base import Contribution
-from fedmeta.errors import SettingError
-from fedmeta.fleet.compression import Compression
-from fedmeta.fleet.guard import Guard
-from fedmeta.fleet.masking import (
+from fedmeta.algorithms.algorithm import Contribution
+from fedmeta.core import randomness
+from fedmeta.core.errors import SettingError
+from fedmeta.uplink.compression import Compression
+from fedmeta.uplink.guard import Guard
+from fedmeta.uplink.masking import (
     Content,
     MaskingError,
     Occasion,
@@ -24,8 +24,8 @@ from fedmeta.fleet.masking import (
     revealed,
     to_whole,
 )
-from fedmeta.fleet.privacy import Privacy
-from fedmeta.fleet.uplink import Uplink
+from fedmeta.uplink.privacy import Privacy
+from fedmeta.uplink.uplink import Uplink
 
 pytest.importorskip("flwr", reason="keys are made by Flower's helpers")
 

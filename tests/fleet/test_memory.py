@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmeta import storage
-from fedmeta.engines.flower.memory import (
+from fedmeta.core import storage
+from fedmeta.core.errors import RunFolderError
+from fedmeta.fleet.edge_state import (
     Call,
     Entry,
     LostMemoryError,
@@ -22,8 +23,7 @@ from fedmeta.engines.flower.memory import (
     answered,
     restore,
 )
-from fedmeta.engines.flower.parcel import Parcel
-from fedmeta.errors import RunFolderError
+from fedmeta.fleet.message import Parcel
 
 
 def remembered(memory: Memory, call: Call, value: float) -> Parcel:

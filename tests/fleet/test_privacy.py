@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from fedmeta import randomness, tree
-from fedmeta.algorithms.base import Contribution
-from fedmeta.errors import SettingError
-from fedmeta.fleet.privacy import Exposure, Privacy, calibrated, noised, spent
+from fedmeta.algorithms.algorithm import Contribution
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import SettingError
+from fedmeta.uplink.privacy import Exposure, Privacy, calibrated, noised, spent
 
 
 def contribution(length: float) -> Contribution:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from fedmeta.config.settings import Table, build_settings, merged
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, load
-from fedmeta.engines.flower.courier import FleetSettings
-from fedmeta.engines.flower.parcel import Parcel
-from fedmeta.engines.flower.plan import Plan, carry_out
-from fedmeta.engines.flower.programs import free_port
-from fedmeta.from_settings import train_settings
-from fedmeta.meta_model import load_theta
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Table, build_settings, merged
+from fedmeta.fleet.flower_commands import free_port
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.plan import Plan, carry_out
+from fedmeta.fleet.transport import FleetSettings
+from fedmeta.models.meta_model import load_theta
+from fedmeta.training.from_settings import train_settings
 from fleet.couriers import HomeCourier, fleet_of
 from fleet.processes import Fleet, awaited, client_of, fleet, kill_family
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedmeta.config.settings import build_settings
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
-from fedmeta.from_settings import train_settings
-from fedmeta.meta_model import load_theta
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import build_settings
+from fedmeta.models.meta_model import load_theta
+from fedmeta.training.from_settings import train_settings
 from fleet.processes import awaited, fleet
 
 pytest.importorskip("flwr")

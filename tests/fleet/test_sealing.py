@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.engines.flower.courier import FleetError
-from fedmeta.engines.flower.parcel import Parcel
-from fedmeta.engines.flower.plan import carry_out
-from fedmeta.errors import DivergedError, SettingError
-from fedmeta.from_settings import train_settings
-from fedmeta.settings import build_settings, merged
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core.errors import DivergedError, SettingError
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.plan import carry_out
+from fedmeta.fleet.transport import FleetError
+from fedmeta.training.from_settings import train_settings
 from fleet.couriers import HomeCourier, fleet_of
 
 pytest.importorskip("flwr", reason="keys are made by Flower's helpers")

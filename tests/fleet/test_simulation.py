@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmeta import randomness, tree
+from benchmarks.simulated_edges import Attack, EdgeLoss, EdgeUplink, edge_of, with_flipped_labels
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.algorithms.base import Contribution
-from fedmeta.augmentation import Augmentation
+from fedmeta.algorithms.algorithm import Contribution
+from fedmeta.config.settings import Settings
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Facts
 from fedmeta.data import DataSettings, load
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import SettingError
-from fedmeta.fleet.guard import Guard, Reply, judge
-from fedmeta.fleet.simulation import Attack, EdgeLoss, EdgeUplink, edge_of, with_flipped_labels
-from fedmeta.job import TrainingSettings
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Facts
-from fedmeta.participation import Participation
-from fedmeta.repeats import Repeat, train_repeats
-from fedmeta.settings import Settings
-from fedmeta.training import Run
+from fedmeta.data.augmentation import Augmentation
+from fedmeta.engine.execution import Execution
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import Run
+from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.uplink.guard import Guard, Reply, judge
+from fedmeta.uplink.participation import Participation
 
 NODES, EDGES = 11, 4
 

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.engines.flower.courier import FleetError, FleetSettings
-from fedmeta.engines.flower.parcel import Parcel
-from fedmeta.engines.flower.plan import Plan, carry_out
-from fedmeta.engines.flower.tasks import FleetTasks, device
-from fedmeta.errors import SettingError
-from fedmeta.from_settings import with_strength
-from fedmeta.meta_model import MetaModel, load_theta
-from fedmeta.prior import federated_fisher
-from fedmeta.prior.importance import importance_file, read_importance
-from fedmeta.run_folder import RunFolder
-from fedmeta.sequences import TaskSequence, run_sequence
-from fedmeta.settings import build_settings, merged
-from fedmeta.training import Callback
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core.errors import SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.plan import Plan, carry_out
+from fedmeta.fleet.sequences_over_fleet import FleetTasks, device
+from fedmeta.fleet.transport import FleetError, FleetSettings
+from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.priors import federated_fisher
+from fedmeta.priors.importance import importance_file, read_importance
+from fedmeta.studies.sequences import TaskSequence, run_sequence
+from fedmeta.training.from_settings import with_strength
+from fedmeta.training.loop import Callback
 from fleet.couriers import Fate, HomeCourier, fleet_of
 from fleet.test_in_process import local_theta, same, table_of
 from sequences.problems import small

@@ -10,20 +10,20 @@ import torch
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.train import promise_line
+from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import DataSettings, Federation, load
 from fedmeta.data.scaling import fit_scaling
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import RunFolderError, SettingError
-from fedmeta.fleet.compression import Compression
-from fedmeta.fleet.guard import Guard
-from fedmeta.fleet.privacy import Privacy
-from fedmeta.fleet.uplink import Uplink, refusals, with_secrets
-from fedmeta.job import TrainingSettings, prepare
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.run_folder import RunFolder
-from fedmeta.training import Run, train
+from fedmeta.engine.execution import Execution
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings, prepare
+from fedmeta.training.loop import Run, train
+from fedmeta.uplink.compression import Compression
+from fedmeta.uplink.guard import Guard
+from fedmeta.uplink.participation import Participation
+from fedmeta.uplink.privacy import Privacy
+from fedmeta.uplink.uplink import Uplink, refusals, with_secrets
 
 FIXED = ADMMFedMeta(Adaptation(step_size=0.01), penalty=30.0, penalty_unit="weight")
 WAYS = {

@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmeta import checkpoints
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, Node, Task
-from fedmeta.engines.execution import Execution
-from fedmeta.job import TrainingSettings
-from fedmeta.meta_model import load_theta
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.run_folder import RunFolder
-from fedmeta.training import train
+from fedmeta.engine.execution import Execution
+from fedmeta.models.meta_model import load_theta
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training import checkpoints
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import train
+from fedmeta.uplink.participation import Participation
 
 
 def federation() -> Federation:

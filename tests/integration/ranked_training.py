@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, LocalOnly
-from fedmeta.engines.execution import Execution
-from fedmeta.engines.local import LocalEngine
-from fedmeta.engines.ranks import Ranks, current, started
-from fedmeta.errors import FedmetaError
-from fedmeta.job import TrainingSettings
-from fedmeta.models import ModelSettings
-from fedmeta.objective import Adaptation
-from fedmeta.participation import Participation
-from fedmeta.training import Run, train
+from fedmeta.core.errors import FedmetaError
+from fedmeta.core.objective import Adaptation
+from fedmeta.engine.execution import Execution
+from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.ranks import Ranks, current, started
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.loop import Run, train
+from fedmeta.uplink.participation import Participation
 from problems import classification
 
 SIZES = ((4, 3), (1, 1), (2, 6), (5, 1), (3, 3), (1, 4), (2, 2))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cli.calling import call, succeed
-from fedmeta.engines.flower.plan import Plan, carry_out
-from fedmeta.sequences import run_sequence
-from fedmeta.sequences.folder import begin, conclude
+from fedmeta.fleet.plan import Plan, carry_out
+from fedmeta.studies.sequences import run_sequence
+from fedmeta.studies.sequences.folder import begin, conclude
 from fleet.couriers import HomeCourier
 from fleet.test_in_process import fleet_of
 from sequences.problems import small

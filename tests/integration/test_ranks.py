@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmeta import checkpoints
-from fedmeta.run_folder import RunFolder
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.training import checkpoints
 from integration.ranked_training import outcome, work
 
 SCRIPT = Path(__file__).with_name("ranked_training.py")

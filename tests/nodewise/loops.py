@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
-from fedmeta.nodewise import native, products
-from fedmeta.nodewise.geometry import Geometry, Slot
-from fedmeta.nodewise.layers import NodewiseLayers
-from fedmeta.tree import Tree
+from fedmeta.core.tree import Tree
+from fedmeta.engine.nodewise import native, products
+from fedmeta.engine.nodewise.geometry import Geometry, Slot
+from fedmeta.engine.nodewise.layers import NodewiseLayers
 
 Loss = Callable[[Tree, Tensor], Tensor]
 Derivative = Callable[[Tree, Tensor, Tree], Any]
@@ -91,7 +91,7 @@ def check(model: nn.Module, x: Tensor, orders: tuple[str, ...] = ALL_ORDERS) -> 
 
 
 def evaluate_by(name: str) -> Callable[..., Tensor]:
-    """The function that `fedmeta.nodewise.kernels.evaluate` is, with a kernel chosen by name."""
+    """What `fedmeta.engine.nodewise.kernels.evaluate` is, with a kernel chosen by name."""
     kernels = {"native": native, "products": products}
 
     def evaluate(

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from fedmeta.nodewise.activations import elu
+from fedmeta.engine.nodewise.activations import elu
 from nodewise.loops import close, randn
 
 ALPHAS = (1.0, 0.3, 2.0)

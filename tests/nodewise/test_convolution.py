@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vjp, vmap
 
-from fedmeta.nodewise import convolution as module
-from fedmeta.nodewise import kernels, native, products
-from fedmeta.nodewise.convolution import convolution
-from fedmeta.nodewise.geometry import Geometry
+from fedmeta.engine.nodewise import convolution as module
+from fedmeta.engine.nodewise import kernels, native, products
+from fedmeta.engine.nodewise.convolution import convolution
+from fedmeta.engine.nodewise.geometry import Geometry
 from nodewise.loops import close, evaluate_by, randn
 
 BACKENDS = {"native": native.evaluate, "products": products.evaluate}

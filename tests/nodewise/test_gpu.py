@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
-from fedmeta.models import ModelSettings, build
-from fedmeta.nodewise import kernels, native_pooling, products
-from fedmeta.nodewise.geometry import Geometry
-from fedmeta.nodewise.layers import NodewiseLayers
-from fedmeta.nodewise.windows import Window
+from fedmeta.engine.nodewise import kernels, native_pooling, products
+from fedmeta.engine.nodewise.geometry import Geometry
+from fedmeta.engine.nodewise.layers import NodewiseLayers
+from fedmeta.engine.nodewise.windows import Window
+from fedmeta.models.networks import ModelSettings, build
 
 DEVICE = "cuda"
 
@@ -26,7 +26,7 @@ if not torch.cuda.is_available():
 if not kernels.has_triton():
     pytest.skip("these kernels need Triton, which is not installed", allow_module_level=True)
 
-from fedmeta.nodewise import fused, fused_pooling  # noqa: E402
+from fedmeta.engine.nodewise import fused, fused_pooling  # noqa: E402
 
 SLOTS = ("g", "x", "w")
 

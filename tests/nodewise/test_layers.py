@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
 
-from fedmeta.models import ModelSettings, SamePool, build
-from fedmeta.nodewise import convolution as module
-from fedmeta.nodewise.layers import NodewiseLayers
+from fedmeta.engine.nodewise import convolution as module
+from fedmeta.engine.nodewise.layers import NodewiseLayers
+from fedmeta.models.networks import ModelSettings, SamePool, build
 from nodewise.loops import (
     check,
     close,

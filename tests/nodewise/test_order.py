@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad
 
-from fedmeta.models import Activation, ModelSettings, SamePool, build
+from fedmeta.models.networks import Activation, ModelSettings, SamePool, build
 from nodewise.loops import close, randn
 
 ACTIVATIONS = get_args(Activation)

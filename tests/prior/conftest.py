@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedmeta.config.settings import Table, build_settings, merged
 from fedmeta.data import load
-from fedmeta.from_settings import train_settings
-from fedmeta.settings import Table, build_settings, merged
+from fedmeta.training.from_settings import train_settings
 
 CLASSES = ("ant", "bee", "cat", "dog")
 

@@ -9,15 +9,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedmeta import tree
+from fedmeta.algorithms.path_importance import PathKeeping
+from fedmeta.config.settings import build_settings
+from fedmeta.core import tree
+from fedmeta.core.errors import DataError, RunFolderError, SettingError
+from fedmeta.core.storage import read_tensors
 from fedmeta.data import load, unpacked
-from fedmeta.errors import DataError, RunFolderError, SettingError
-from fedmeta.meta_model import MetaModel, load_theta
-from fedmeta.prior import federated_fisher, read_importance, write_importance
-from fedmeta.prior.importance import add_up, importance_file, store_importance
-from fedmeta.prior.path import PathKeeping
-from fedmeta.settings import build_settings
-from fedmeta.storage import read_tensors
+from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.priors import federated_fisher, read_importance, write_importance
+from fedmeta.priors.importance import add_up, importance_file
+from fedmeta.training.run_importance import store_importance
 from prior.conftest import task_table, trained
 
 
@@ -102,7 +103,7 @@ def test_steps_that_were_taken_back_are_not_on_the_path(tasks: Path, tmp_path: P
 
 def test_a_resumed_run_keeps_the_same_path(tasks: Path, tmp_path: Path) -> None:
     whole = trained(str(tmp_path / "whole"), importance="path")
-    from fedmeta.from_settings import train_settings
+    from fedmeta.training.from_settings import train_settings
 
     trained(str(tmp_path / "parts"), importance="path", training={"rounds": 2})
     settings = build_settings(task_table("later", importance="path"))

@@ -10,21 +10,25 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fedmeta.config.settings import build_settings
+from fedmeta.core.errors import DataError, FedmetaError, ModelError, RunFolderError, SettingError
 from fedmeta.data import load
-from fedmeta.errors import DataError, FedmetaError, ModelError, RunFolderError, SettingError
-from fedmeta.meta_model import MetaModel, load_scaling, load_theta
-from fedmeta.prior import KINDS, PriorSettings, load_prior, regularizer
-from fedmeta.prior.importance import importance_file, store_importance
-from fedmeta.regularizers import (
+from fedmeta.models.meta_model import MetaModel, load_scaling, load_theta
+from fedmeta.priors import (
+    KINDS,
     Bregman,
     ConvexityWarning,
     GeneralisedKL,
     ItakuraSaito,
     OutputKL,
+    PriorSettings,
     SquaredEuclidean,
     SquaredMahalanobis,
+    load_prior,
+    regularizer,
 )
-from fedmeta.settings import build_settings
+from fedmeta.priors.importance import importance_file
+from fedmeta.training.run_importance import store_importance
 from prior.conftest import task_table, trained
 
 CLASSES: dict[str, type] = {

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedmeta.config.settings import build_settings
+from fedmeta.core.errors import SettingError
+from fedmeta.core.user_code import load_object
 from fedmeta.data import load
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import SettingError
-from fedmeta.from_settings import with_strength
-from fedmeta.imports import load_object
-from fedmeta.meta_model import MetaModel, load_theta
-from fedmeta.prior.strength import balanced
-from fedmeta.regularizers import SquaredEuclidean
-from fedmeta.settings import build_settings
+from fedmeta.engine.execution import Execution
+from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.priors import SquaredEuclidean
+from fedmeta.training.from_settings import with_strength
+from fedmeta.training.prior_strength import balanced
 from prior.conftest import task_table, trained
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "earlier_tasks.py"

@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedmeta import checkpoints
-from fedmeta.meta_model import load_scaling, load_theta
+from fedmeta.core.tree import Tree
+from fedmeta.models.meta_model import load_scaling, load_theta
 from fedmeta.report import write_report
-from fedmeta.tree import Tree
+from fedmeta.training import checkpoints
 from prior.conftest import trained
 
 PAPER = {"algorithms": {"admm-fedmeta": {"penalty": 1.0}}}

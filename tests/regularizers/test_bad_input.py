@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmeta.errors import DataError, FedmetaError, ModelError, SettingError
-from fedmeta.regularizers import (
+from fedmeta.core.errors import DataError, FedmetaError, ModelError, SettingError
+from fedmeta.core.tree import Tree, squared_norm
+from fedmeta.priors import (
     Bregman,
     ConvexityWarning,
     GeneralisedKL,
@@ -23,7 +24,6 @@ from fedmeta.regularizers import (
     SquaredMahalanobis,
     with_proximal,
 )
-from fedmeta.tree import Tree, squared_norm
 
 THETA = {"body": torch.tensor([[3.0, 0.5]]).double(), "head": torch.ones(2).double()}
 PRIOR = {"body": torch.tensor([[1.0, 2.0]]).double(), "head": torch.full((2,), 0.5).double()}

@@ -4,21 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedmeta import losses, tree
+from fedmeta.core import tree
+from fedmeta.core.errors import DataError, SettingError
+from fedmeta.core.objective import Objective
+from fedmeta.core.sample_sets import Samples
+from fedmeta.core.tree import Tree
 from fedmeta.data import pack, unpacked
-from fedmeta.data.packing import Samples
-from fedmeta.engines.layout import predictor
-from fedmeta.errors import DataError, SettingError
-from fedmeta.functional import FunctionalModel
-from fedmeta.objective import Objective
-from fedmeta.regularizers import (
-    fisher,
-    fisher_contribution,
-    path_importance,
-    path_start,
-    path_step,
-)
-from fedmeta.tree import Tree
+from fedmeta.engine.layout import predictor
+from fedmeta.models import losses
+from fedmeta.models.functional import FunctionalModel
+from fedmeta.priors import fisher, fisher_contribution, path_importance, path_start, path_step
 from problems import (
     LAYOUTS,
     PLAIN,

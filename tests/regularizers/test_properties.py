@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmeta import tree
-from fedmeta.regularizers import (
+from fedmeta.core import tree
+from fedmeta.core.tree import Tree
+from fedmeta.priors import (
     Bregman,
     GeneralisedKL,
     ItakuraSaito,
@@ -24,7 +25,6 @@ from fedmeta.regularizers import (
     SquaredEuclidean,
     SquaredMahalanobis,
 )
-from fedmeta.tree import Tree
 
 SHAPES = {"body": (2, 2), "head": (3,)}
 IMPORTANCE = {"body": torch.tensor([[0.5, 2.0], [1.0, 3.0]]), "head": torch.tensor([1.0, 0.1, 4.0])}

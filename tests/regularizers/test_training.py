@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmeta import tree
 from fedmeta.algorithms import ADMMFedMeta, Contribution, Fleet
-from fedmeta.engines import recording
-from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation
-from fedmeta.plain import to_plain
-from fedmeta.regularizers import (
+from fedmeta.core import tree
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.serialization import to_plain
+from fedmeta.core.tree import Tree
+from fedmeta.engine import recording
+from fedmeta.priors import (
     Bregman,
     GeneralisedKL,
     ItakuraSaito,
@@ -25,7 +26,6 @@ from fedmeta.regularizers import (
     SquaredEuclidean,
     SquaredMahalanobis,
 )
-from fedmeta.tree import Tree
 from problems import classification, double, engine_for, flat, mlp, paper_admm, trace
 
 MODEL = double(mlp())

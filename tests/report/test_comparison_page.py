@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import RunFolderError
+from fedmeta.core.errors import RunFolderError
 from fedmeta.report import write_report
 from report.conftest import write_comparison
 from report.test_run_page import Elements, heading

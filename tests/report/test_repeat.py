@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import fedmeta as fm
-from fedmeta.plain import to_plain
+from fedmeta.core.serialization import to_plain
 from fedmeta.report import repeat, write_report
 from fedmeta.report.reading import read_run
 from report.conftest import settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmeta.errors import MissingExtraError, RunFolderError
+from fedmeta.core.errors import MissingExtraError, RunFolderError
 from fedmeta.report import write_report
 from report.conftest import federation, history, settings, summary, write_run
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedmeta.sequences import TaskSequence
-from fedmeta.sequences.declaration import sequence_from
+from fedmeta.studies.sequences import TaskSequence
+from fedmeta.studies.sequences.declaration import sequence_from
 
 SETTINGS: dict[str, Any] = {
     "data": {"name": "digits", "nodes": 6, "samples": [8, 10], "precise": 10},

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedmeta.errors import SettingError
-from fedmeta.sequences import Method, TaskSequence, TaskSettings, read_sequence, ready
-from fedmeta.sequences.declaration import sequence_from
+from fedmeta.core.errors import SettingError
+from fedmeta.studies.sequences import Method, TaskSequence, TaskSettings, read_sequence, ready
+from fedmeta.studies.sequences.declaration import sequence_from
 
 TASKS: list[dict[str, Any]] = [
     {"name": "low", "classes": [0, 1]},

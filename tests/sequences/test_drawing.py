@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Federation
-from fedmeta.errors import DataError
-from fedmeta.sequences.declaration import sequence_from
-from fedmeta.sequences.drawing import draw
+from fedmeta.studies.sequences.declaration import sequence_from
+from fedmeta.studies.sequences.drawing import draw
 from sequences.problems import SETTINGS, small
 
 

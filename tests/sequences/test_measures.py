@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from fedmeta.sequences.measures import average, forgetting, forward, mean_matrix, measured, new
+from fedmeta.studies.sequences.measures import (
+    average,
+    forgetting,
+    forward,
+    mean_matrix,
+    measured,
+    new,
+)
 
 MATRIX = [[0.1, 0.2, 0.3], [0.9, 0.3, 0.4], [0.7, 0.8, 0.5], [0.6, 0.5, 1.0]]
 

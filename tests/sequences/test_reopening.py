@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from fedmeta.cli.reopening import own_federation
-from fedmeta.errors import RunFolderError, SettingError
-from fedmeta.resuming import federation_digest
-from fedmeta.run_folder import RunFolder
-from fedmeta.sequences import run_sequence
-from fedmeta.sequences.folder import begin
-from fedmeta.sequences.reopening import in_sequence
+from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.studies.sequences import run_sequence
+from fedmeta.studies.sequences.folder import begin
+from fedmeta.studies.sequences.reopening import in_sequence
+from fedmeta.training.resume import federation_digest
 from sequences.problems import small
 
 METHODS = ("none", "replay+euclidean", "isolation", "joint")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmeta.errors import DataError
-from fedmeta.sequences import run_sequence
-from fedmeta.sequences.drawing import draw, in_task
-from fedmeta.sequences.replay import reservoir, with_replay
+from fedmeta.core.errors import DataError
+from fedmeta.studies.sequences import run_sequence
+from fedmeta.studies.sequences.drawing import draw, in_task
+from fedmeta.studies.sequences.replay import reservoir, with_replay
 from sequences.problems import small
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta.errors import DataError, SettingError
-from fedmeta.repeats import jobs_together
-from fedmeta.sequences import TaskSequence, running
-from fedmeta.sequences.carrying import Past, next_task, shared_network, start
-from fedmeta.sequences.declaration import sequence_from
-from fedmeta.sequences.drawing import draw
-from fedmeta.sequences.isolation import body, head
-from fedmeta.sequences.running import run_sequence
-from fedmeta.storage import read_tensors
-from fedmeta.training import Callback
+from fedmeta.core.errors import DataError, SettingError
+from fedmeta.core.storage import read_tensors
+from fedmeta.studies.sequences import TaskSequence, running
+from fedmeta.studies.sequences.carrying import Past, next_task, shared_network, start
+from fedmeta.studies.sequences.declaration import sequence_from
+from fedmeta.studies.sequences.drawing import draw
+from fedmeta.studies.sequences.isolation import body, head
+from fedmeta.studies.sequences.running import run_sequence
+from fedmeta.training.loop import Callback
+from fedmeta.training.repeats import jobs_together
 from sequences.problems import small
 
 METHODS = {"outputs": 1.0, "replay+euclidean": 0.1, "isolation+fisher": 0.1}

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmeta import losses
+from fedmeta.core.objective import Adaptation, InverseSchedule, Objective
+from fedmeta.core.sample_sets import NodeData, Samples
+from fedmeta.core.tree import Tree
 from fedmeta.data import Federation
-from fedmeta.data.packing import NodeData, Samples, pack
-from fedmeta.losses import Loss
-from fedmeta.objective import Adaptation, InverseSchedule, Objective
-from fedmeta.regularizers import SquaredEuclidean
+from fedmeta.data.packing import pack
+from fedmeta.models import losses
+from fedmeta.models.losses import Loss
+from fedmeta.priors import SquaredEuclidean
 from fedmeta.theory import (
     Constants,
     NodeConstants,
@@ -27,7 +29,6 @@ from fedmeta.theory import (
     softmax_regression,
 )
 from fedmeta.theory.closed_form import greater
-from fedmeta.tree import Tree
 from problems import PLAIN, classification, double, engine_for, paper_admm
 
 ALPHA = 0.1

@@ -6,11 +6,11 @@ from math import sqrt
 import pytest
 import torch
 
-from fedmeta import randomness
-from fedmeta.data.packing import NodeData, Samples
-from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation
-from fedmeta.sample_sets import union
+from fedmeta.core import randomness
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.sample_sets import NodeData, Samples, union
+from fedmeta.core.tree import Tree, squared_norm, subtract
 from fedmeta.theory import (
     Bound,
     Constants,
@@ -24,7 +24,6 @@ from fedmeta.theory import (
     smallest_penalty,
 )
 from fedmeta.theory.closed_form import greater
-from fedmeta.tree import Tree, squared_norm, subtract
 from theory.cases import ALPHA, CASES, Case, node_of, prior_of, run
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

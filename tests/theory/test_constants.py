@@ -6,14 +6,13 @@ from math import inf, nan
 import pytest
 import torch
 
-from fedmeta import randomness
-from fedmeta.data.packing import NodeData, Samples
-from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation, Objective
-from fedmeta.sample_sets import union
+from fedmeta.core import randomness
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation, Objective
+from fedmeta.core.sample_sets import NodeData, Samples, union
+from fedmeta.core.tree import Tree
 from fedmeta.theory import Constants, NodeConstants, Search, estimate
 from fedmeta.theory import estimation as estimates
-from fedmeta.tree import Tree
 from problems import double, flat, mlp, unflat
 from theory.cases import (
     ALPHA,

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta.errors import SettingError
-from fedmeta.objective import Adaptation
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.tree import squared_norm, subtract
 from fedmeta.theory import (
     Constants,
     NodeConstants,
@@ -22,7 +23,6 @@ from fedmeta.theory import (
     smallest_penalty,
     stationarity,
 )
-from fedmeta.tree import squared_norm, subtract
 from problems import double, engine_for, flat, paper_admm
 from theory.cases import ALPHA, CASES, SUMMABLE, Case, node_of, prior_of, run
 

@@ -7,9 +7,9 @@ import pytest
 from torch import nn
 
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.errors import SettingError
-from fedmeta.models import SamePool
-from fedmeta.objective import Adaptation, InverseSchedule, MetaGradient
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Adaptation, InverseSchedule, MetaGradient
+from fedmeta.models.networks import SamePool
 from fedmeta.theory import (
     Constants,
     NodeConstants,

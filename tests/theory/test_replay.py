@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 import fedmeta
-from fedmeta.errors import ModelError, RunFolderError, SettingError
-from fedmeta.job import Job, prepare
-from fedmeta.losses import cross_entropy, squared_error
-from fedmeta.objective import Adaptation
-from fedmeta.regularizers import OutputKL
+from fedmeta.core.errors import ModelError, RunFolderError, SettingError
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.tree import subtract
+from fedmeta.models.losses import cross_entropy, squared_error
+from fedmeta.priors import OutputKL
 from fedmeta.theory import Effort, Search, examine, replay
 from fedmeta.theory.closed_form import is_softmax_regression
-from fedmeta.tree import subtract
+from fedmeta.training.job import Job, prepare
 from problems import classification, paper_admm
 
 TRAINING = fedmeta.TrainingSettings(rounds=5, evaluate_every=0)

@@ -13,12 +13,12 @@ pytest.importorskip("starlette", reason="fedmeta[ui] is not installed")
 pytest.importorskip("httpx", reason="httpx, which calls the page in tests, is not installed")
 
 from cli.conftest import write_tables
+from fedmeta.config.settings import build_settings
+from fedmeta.core.storage import write_json
 from fedmeta.data import load
-from fedmeta.from_settings import train_settings
-from fedmeta.sequences import run_sequence
-from fedmeta.sequences.folder import begin, conclude
-from fedmeta.settings import build_settings
-from fedmeta.storage import write_json
+from fedmeta.studies.sequences import run_sequence
+from fedmeta.studies.sequences.folder import begin, conclude
+from fedmeta.training.from_settings import train_settings
 from sequences.problems import small
 from ui.client import Client
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedmeta.cli.reopening import open_model, own_federation
-from fedmeta.errors import SettingError
-from fedmeta.evaluation import score
-from fedmeta.meta_model import MetaModel
-from fedmeta.run_folder import RunFolder
+from fedmeta.core.errors import SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.evaluation.evaluate import score
+from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui.adaptation import Labelled, curve_inputs, model_bytes, watch
 
 

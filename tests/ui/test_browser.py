@@ -16,7 +16,7 @@ pytest.importorskip("playwright", reason="playwright, which drives the browser, 
 
 from playwright.sync_api import Browser, Page, expect
 
-from fedmeta.meta_model import MetaModel
+from fedmeta.models.meta_model import MetaModel
 from ui.browsing import CHROMIUM, chromium, serving, visiting
 
 pytestmark = [

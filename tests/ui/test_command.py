@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedmeta.cli import ui
-from fedmeta.errors import FedmetaError, MissingExtraError
+from fedmeta.core.errors import FedmetaError, MissingExtraError
 
 
 def values(folder: Path, **given: object) -> dict[str, object]:

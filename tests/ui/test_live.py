@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmeta.errors import RunFolderError
+from fedmeta.core.errors import RunFolderError
 from fedmeta.ui.live import latest, news
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedmeta.errors import DataError
-from fedmeta.ui.memory import Memory
+from fedmeta.core.errors import DataError
+from fedmeta.ui.cache import Memory
 
 
 def test_the_oldest_goes_first() -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from cli.calling import snapshot
 from fedmeta.cli.reopening import own_federation
-from fedmeta.meta_model import MetaModel
-from fedmeta.run_folder import RunFolder
-from fedmeta.ui import desk, uploads
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.models.meta_model import MetaModel
+from fedmeta.ui import open_models as desk
+from fedmeta.ui import uploads
 from ui.client import Client
 
 CSV = "width,height,label\n0,0,a\n1,-1,b\n2,-2,c\n0.1,0.1,a\n1.1,-1,b\n2,-2.1,c\n"

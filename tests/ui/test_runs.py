@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.calling import snapshot
-from fedmeta.errors import RunFolderError
+from fedmeta.core.errors import RunFolderError
 from fedmeta.ui import runs as module
 from fedmeta.ui.runs import Shelf
 

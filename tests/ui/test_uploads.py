@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedmeta.cli.reopening import open_model
-from fedmeta.errors import DataError
-from fedmeta.meta_model import MetaModel
+from fedmeta.core.errors import DataError
+from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import uploads
 from fedmeta.ui.uploads import OwnSamples, divided, none_yet, pixel_range, read_upload
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
-from fedmeta.algorithms.base import (
+from fedmeta.algorithms.algorithm import (
     Algorithm,
     Contribution,
     Fleet,

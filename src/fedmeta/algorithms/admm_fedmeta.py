@@ -9,9 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedmeta import randomness, tree
 from fedmeta.algorithms import automatic_penalty
-from fedmeta.algorithms.base import (
+from fedmeta.algorithms.algorithm import (
     Contribution,
     Fleet,
     Metrics,
@@ -20,12 +19,19 @@ from fedmeta.algorithms.base import (
     mean_update,
 )
 from fedmeta.algorithms.meta_learner import MetaLearner
-from fedmeta.data.packing import NodeData
-from fedmeta.errors import SettingError, require, require_choice, require_positive, require_whole
-from fedmeta.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes, meta_gradient
-from fedmeta.regularizers import Regularizer, with_proximal
-from fedmeta.step_sizes import split
-from fedmeta.tree import Tree
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import (
+    SettingError,
+    require,
+    require_choice,
+    require_positive,
+    require_whole,
+)
+from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes, meta_gradient
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.step_sizes import split
+from fedmeta.core.tree import Tree
+from fedmeta.priors import Regularizer, with_proximal
 
 _DUAL = 4  # the purpose of the random draw of y⁰
 

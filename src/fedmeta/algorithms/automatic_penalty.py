@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedmeta import tree
 from fedmeta.algorithms import spectral
-from fedmeta.algorithms.base import Metrics
-from fedmeta.tree import Tree
+from fedmeta.algorithms.algorithm import Metrics
+from fedmeta.core import tree
+from fedmeta.core.tree import Tree
 
 _MOMENTUM = 0.9  # contributions count for about ten rounds
 # What a loss may exceed, in shares of the first loss: the largest of the last few by the first, the

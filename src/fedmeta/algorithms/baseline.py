@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from fedmeta import randomness, step_sizes
 from fedmeta.algorithms.step_learner import StepLearner
-from fedmeta.data.packing import NodeData
-from fedmeta.errors import require_positive
-from fedmeta.objective import Facts, MetaGradient, Objective, Passes, meta_gradient
-from fedmeta.tree import Tree
+from fedmeta.core import randomness, step_sizes
+from fedmeta.core.errors import require_positive
+from fedmeta.core.objective import Facts, MetaGradient, Objective, Passes, meta_gradient
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import Tree
 
 _STEPS = 5  # the purpose of the random draws of the adaptation that step sizes are learned from
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedmeta import step_sizes, tree
-from fedmeta.algorithms.base import (
+from fedmeta.algorithms.algorithm import (
     Contribution,
     Fleet,
     Metrics,
@@ -16,10 +15,10 @@ from fedmeta.algorithms.base import (
 )
 from fedmeta.algorithms.baseline import Baseline
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
-from fedmeta.data.packing import NodeData
-from fedmeta.objective import Adaptation, Facts, Objective, Passes
-from fedmeta.sample_sets import union
-from fedmeta.tree import Tree
+from fedmeta.core import step_sizes, tree
+from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
+from fedmeta.core.sample_sets import NodeData, union
+from fedmeta.core.tree import Tree
 
 
 @dataclass(frozen=True)

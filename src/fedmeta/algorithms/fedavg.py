@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta import step_sizes, tree
-from fedmeta.algorithms.base import Contribution, NodeState, displacement
+from fedmeta.algorithms.algorithm import Contribution, NodeState, displacement
 from fedmeta.algorithms.baseline import Baseline
-from fedmeta.data.packing import NodeData
-from fedmeta.errors import require, require_positive, require_whole
-from fedmeta.objective import Adaptation, Facts, Objective, Passes, local_descent
-from fedmeta.tree import Tree
+from fedmeta.core import step_sizes, tree
+from fedmeta.core.errors import require, require_positive, require_whole
+from fedmeta.core.objective import Adaptation, Facts, Objective, Passes, local_descent
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedmeta import tree
-from fedmeta.algorithms.base import Contribution, Fleet, Metrics, NodeState, PlatformState
+from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, NodeState, PlatformState
 from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
-from fedmeta.data.packing import NodeData
-from fedmeta.objective import Facts, Objective, Passes, meta_gradient
-from fedmeta.tree import Tree
+from fedmeta.core import tree
+from fedmeta.core.objective import Facts, Objective, Passes, meta_gradient
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import Tree
 
 
 @dataclass(frozen=True)

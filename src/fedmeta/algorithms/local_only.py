@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta import tree
-from fedmeta.algorithms.base import Algorithm, Contribution, NodeState, PlatformState
-from fedmeta.data.packing import NodeData
-from fedmeta.errors import require_positive, require_whole
-from fedmeta.objective import Adaptation, Facts, Objective, Passes
-from fedmeta.sample_sets import union
-from fedmeta.tree import Tree
+from fedmeta.algorithms.algorithm import Algorithm, Contribution, NodeState, PlatformState
+from fedmeta.core import tree
+from fedmeta.core.errors import require_positive, require_whole
+from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
+from fedmeta.core.sample_sets import NodeData, union
+from fedmeta.core.tree import Tree
 
 
 @dataclass(frozen=True)

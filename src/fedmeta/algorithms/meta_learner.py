@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from fedmeta.algorithms.step_learner import StepLearner
-from fedmeta.errors import require
-from fedmeta.objective import (
-    Adaptation,
-    Curvature,
-    InverseSchedule,
-    MetaGradient,
-    Schedule,
-)
+from fedmeta.core.errors import require
+from fedmeta.core.objective import Adaptation, Curvature, InverseSchedule, MetaGradient, Schedule
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta import randomness, tree
-from fedmeta.algorithms.base import Contribution, NodeState, displacement
+from fedmeta.algorithms.algorithm import Contribution, NodeState, displacement
 from fedmeta.algorithms.meta_learner import MetaLearner
-from fedmeta.data.packing import NodeData
-from fedmeta.errors import require_positive, require_whole
-from fedmeta.objective import Facts, Objective, Passes, meta_gradient
-from fedmeta.tree import Tree
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import require_positive, require_whole
+from fedmeta.core.objective import Facts, Objective, Passes, meta_gradient
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta.algorithms.base import Contribution, Fleet, Metrics, PlatformState
+from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, PlatformState
 from fedmeta.algorithms.fedavg import FedAvg
-from fedmeta.errors import require_positive
+from fedmeta.core.errors import require_positive
 
 
 @dataclass(frozen=True)

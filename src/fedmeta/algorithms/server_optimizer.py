@@ -8,10 +8,10 @@ from typing import Literal
 
 import torch
 
-from fedmeta import tree
-from fedmeta.algorithms.base import Contribution, Metrics, PlatformState, mean_update
-from fedmeta.errors import require_choice, require_positive
-from fedmeta.tree import Tree
+from fedmeta.algorithms.algorithm import Contribution, Metrics, PlatformState, mean_update
+from fedmeta.core import tree
+from fedmeta.core.errors import require_choice, require_positive
+from fedmeta.core.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 
 from torch import Tensor
 
-from fedmeta.tree import Tree
+from fedmeta.core.tree import Tree
 
 # Of a polynomial that lifts singular values in (0, 1] to about 1 (between 0.7 and 1.2) when it is
 # applied a few times over: the steeper at 0, the fewer.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedmeta import step_sizes
-from fedmeta.algorithms.base import (
+from fedmeta.algorithms.algorithm import (
     Algorithm,
     Contribution,
     Fleet,
@@ -14,8 +13,9 @@ from fedmeta.algorithms.base import (
     PlatformState,
     average_step,
 )
-from fedmeta.objective import Adaptation
-from fedmeta.tree import Tree
+from fedmeta.core import step_sizes
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.tree import Tree
 
 
 class StepLearner(Algorithm):

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from fedmeta.cli.command import Command
 from fedmeta.cli.plain_shell import run_plain
-from fedmeta.errors import FedmetaError
+from fedmeta.core.errors import FedmetaError
 
 
 def commands() -> list[Command]:

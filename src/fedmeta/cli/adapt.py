@@ -9,15 +9,15 @@ import numpy as np
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, say, table
 from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation
+from fedmeta.core.errors import DataError, SettingError, require
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import writing
 from fedmeta.data.loading import read_own
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
-from fedmeta.errors import DataError, SettingError, require
-from fedmeta.evaluation import metric_name, score
-from fedmeta.meta_model import MetaModel
-from fedmeta.run_folder import RunFolder
-from fedmeta.storage import writing
+from fedmeta.evaluation.evaluate import metric_name, score
+from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (
     Parameter(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
-from fedmeta.errors import SettingError
+from fedmeta.core.errors import SettingError
 
 PARAMETERS = (
     Parameter("folder", str, "Folder of the keys.", argument=True, required=True, metavar="FOLDER"),
@@ -44,7 +44,7 @@ def run(values: Values) -> None:
         node_keys,
         revoke_node,
     )
-    from fedmeta.fleet.fence import Fence, write_fence
+    from fedmeta.fleet.gateway import Fence, write_fence
 
     if values["platform"] and not values["fence"]:
         raise SettingError("--platform is given without --fence", "say where the fence listens")

@@ -12,11 +12,11 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
-from fedmeta.comparison import Contestant, Equal, compare
-from fedmeta.errors import SettingError, require, require_choice
-from fedmeta.imports import names_code
-from fedmeta.settings import Table, build_algorithm, build_settings, merged, subtable
-from fedmeta.tuning import nested
+from fedmeta.config.settings import Table, build_algorithm, build_settings, merged, subtable
+from fedmeta.core.errors import SettingError, require, require_choice
+from fedmeta.core.user_code import names_code
+from fedmeta.studies.compare import Contestant, Equal, compare
+from fedmeta.studies.tune import nested
 
 PARAMETERS = (
     Parameter(

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedmeta.job import loss_of
-from fedmeta.run_folder import Record
-from fedmeta.storage import write_json, writing
-from fedmeta.training import Callback
+from fedmeta.core.run_folder import Record
+from fedmeta.core.storage import write_json, writing
+from fedmeta.training.job import loss_of
+from fedmeta.training.loop import Callback
 
 
 def say(text: str = "") -> None:

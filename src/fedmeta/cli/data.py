@@ -13,8 +13,8 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say, write_result
 from fedmeta.cli.data_get import get
+from fedmeta.config.settings import build_settings
 from fedmeta.data import describe, load
-from fedmeta.settings import build_settings
 
 _G = "Getting data"
 PARAMETERS = (

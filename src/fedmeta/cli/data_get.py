@@ -14,10 +14,10 @@ import numpy as np
 from fedmeta.cli.command import Values
 from fedmeta.cli.console import say
 from fedmeta.cli.setting_options import parse_assignment
-from fedmeta.data.fetching import fetch
-from fedmeta.data.huggingface import read_huggingface
-from fedmeta.errors import SettingError
-from fedmeta.storage import write_bytes, writing
+from fedmeta.core.errors import SettingError
+from fedmeta.core.storage import write_bytes, writing
+from fedmeta.data.download import fetch
+from fedmeta.data.readers.huggingface import read_huggingface
 
 HUB = "huggingface:"
 

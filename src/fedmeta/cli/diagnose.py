@@ -9,19 +9,19 @@ from typing import Any
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.reopening import OWN_CODE, own_federation, stored_part, stored_table
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import MissingExtraError, SettingError
-from fedmeta.from_settings import arguments, with_strength
-from fedmeta.job import Job, prepare
-from fedmeta.plain import from_plain
+from fedmeta.config.settings import Table, build_settings
+from fedmeta.core.errors import MissingExtraError, SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.serialization import from_plain
+from fedmeta.core.storage import write_json
+from fedmeta.engine.execution import Execution
 from fedmeta.report import format as fmt
 from fedmeta.report.diagnosis_page import against, constant_rows, headline, write_diagnosis
-from fedmeta.resuming import check_same_run, stored_run
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Table, build_settings
-from fedmeta.storage import write_json
 from fedmeta.theory import Effort, Findings, examine
-from fedmeta.training import identify
+from fedmeta.training.from_settings import arguments, with_strength
+from fedmeta.training.job import Job, prepare
+from fedmeta.training.loop import identify
+from fedmeta.training.resume import check_same_run, stored_run
 
 _ROWS = 8  # rounds in the printed table; all are in the file
 

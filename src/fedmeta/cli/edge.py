@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
-from fedmeta.errors import SettingError, require
+from fedmeta.core.errors import SettingError, require
 
 _X = "Machine"
 _RETRIES, _PAUSE, _LONG = 10, 10, 120  # tries; seconds between them; seconds that make one good
@@ -34,11 +34,11 @@ PARAMETERS = (
 
 def run(values: Values) -> None:
     """Start a SuperNode for this device's data and stay with it."""
-    from fedmeta.engines.flower import programs
-    from fedmeta.engines.flower.edge import Edge
-    from fedmeta.engines.flower.hosting import serving
-    from fedmeta.engines.flower.programs import Credentials, ProgramError
-    from fedmeta.engines.flower.shards import EdgeData, check_readable
+    from fedmeta.fleet import flower_commands as programs
+    from fedmeta.fleet.edge import Edge
+    from fedmeta.fleet.flower_commands import Credentials, ProgramError
+    from fedmeta.fleet.launch import serving
+    from fedmeta.fleet.shards import EdgeData, check_readable
 
     for needed in ("platform", "data"):
         if not values[needed]:

@@ -9,17 +9,17 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
 from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation, stored_part
+from fedmeta.config.settings import Table, merged, subtable
+from fedmeta.core.errors import DivergedError, SettingError, require, require_positive
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.serialization import from_plain
 from fedmeta.data.federation import Federation
 from fedmeta.data.loading import deal_out, read
 from fedmeta.data.settings import DataSettings
-from fedmeta.engines.execution import Execution
-from fedmeta.errors import DivergedError, SettingError, require, require_positive
-from fedmeta.evaluation import evaluate_model
-from fedmeta.job import TrainingSettings
-from fedmeta.meta_model import MetaModel
-from fedmeta.plain import from_plain
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Table, merged, subtable
+from fedmeta.engine.execution import Execution
+from fedmeta.evaluation.evaluate import evaluate_model
+from fedmeta.models.meta_model import MetaModel
+from fedmeta.training.job import TrainingSettings
 
 PARAMETERS = (
     Parameter("run", str, "Folder of a finished run.", argument=True, required=True),

@@ -9,10 +9,10 @@ import numpy as np
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
 from fedmeta.cli.reopening import OWN_CODE, open_model
+from fedmeta.core.errors import SettingError, require, require_choice
+from fedmeta.core.storage import writing
 from fedmeta.data.loading import read_own
-from fedmeta.errors import SettingError, require, require_choice
-from fedmeta.meta_model import MetaModel
-from fedmeta.storage import writing
+from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (
     Parameter(

@@ -11,14 +11,14 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import free_folder, print_report, print_result
+from fedmeta.config.settings import Settings, build_settings, merged
+from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.run_folder import RunFolder, difference
+from fedmeta.core.serialization import from_plain
 from fedmeta.data import load
-from fedmeta.errors import RunFolderError, SettingError
-from fedmeta.plain import from_plain
-from fedmeta.run_folder import RunFolder, difference
-from fedmeta.settings import Settings, build_settings, merged
 
 if TYPE_CHECKING:
-    from fedmeta.engines.flower.courier import FleetSettings
+    from fedmeta.fleet.transport import FleetSettings
 
 _F = "Fleet"
 FLEET = (
@@ -43,8 +43,8 @@ PARAMETERS = (*FLEET, *(each for each in TRAIN if each.name not in _LEFT_OUT))
 
 def run(values: Values) -> None:
     """Start platform and edges, train, stop them, and print what came of it."""
-    from fedmeta.engines.flower.plan import edges_folder
-    from fedmeta.engines.flower.trial import run_trial
+    from fedmeta.fleet.local_fleet import run_trial
+    from fedmeta.fleet.plan import edges_folder
 
     folder = _planned(values)
     place = edges_folder(folder)
@@ -64,8 +64,8 @@ def print_outcome(folder: Path) -> None:
 
 def print_edges(folder: Path) -> None:
     """The edges as the platform last saw them."""
-    from fedmeta.engines.flower.edge_table import read_edges
-    from fedmeta.engines.flower.plan import FOLDER
+    from fedmeta.fleet.edge_table import read_edges
+    from fedmeta.fleet.plan import FOLDER
 
     rows = [
         [
@@ -86,7 +86,7 @@ def print_edges(folder: Path) -> None:
 
 def fleet_settings(values: Values, before: FleetSettings | None = None) -> FleetSettings:
     """What the flags of `FLEET` say; what they do not is as before, or the default."""
-    from fedmeta.engines.flower.courier import FleetSettings
+    from fedmeta.fleet.transport import FleetSettings
 
     given = {name: values[name] for name in ("edges", "quorum", "deadline")}
     fields = {
@@ -101,8 +101,8 @@ def _planned(values: Values) -> Path:
     """The folder of a new run with its edges' shards, or of one that goes on."""
     if values["resume"]:
         return resumed(PARAMETERS, values)
-    from fedmeta.engines.flower.plan import check_fleet, edges_folder
-    from fedmeta.engines.flower.trial import deal_out, make_keys, new_plan
+    from fedmeta.fleet.local_fleet import deal_out, make_keys, new_plan
+    from fedmeta.fleet.plan import check_fleet, edges_folder
 
     full = options.settings_table(PARAMETERS, values)
     settings = build_settings(full)
@@ -136,8 +136,8 @@ def say_of_prior(settings: Settings, folder: Path) -> None:
 
 def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
     """The folder of a run that goes on as it was planned, perhaps for more rounds."""
-    from fedmeta.engines.flower.app import shipped
-    from fedmeta.engines.flower.trial import planned
+    from fedmeta.fleet.app_bundle import shipped
+    from fedmeta.fleet.local_fleet import planned
 
     folder = Path(values["resume"])
     if values["out"]:

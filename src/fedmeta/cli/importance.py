@@ -8,11 +8,11 @@ from pathlib import Path
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say, table
 from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import read_tensors
 from fedmeta.data import Federation
-from fedmeta.meta_model import MetaModel
-from fedmeta.prior.importance import store_importance
-from fedmeta.run_folder import RunFolder
-from fedmeta.storage import read_tensors
+from fedmeta.models.meta_model import MetaModel
+from fedmeta.training.run_importance import store_importance
 
 PARAMETERS = (
     Parameter("run", str, "Run folder.", argument=True, required=True, metavar="RUN"),

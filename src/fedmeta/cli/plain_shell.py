@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fedmeta.cli.command import ABOUT, Command
-from fedmeta.errors import SettingError
-from fedmeta.run_folder import versions_line
+from fedmeta.core.errors import SettingError
+from fedmeta.core.run_folder import versions_line
 
 
 def run_plain(commands: Sequence[Command], arguments: Sequence[str]) -> None:

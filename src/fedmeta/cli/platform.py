@@ -17,8 +17,8 @@ from fedmeta.cli.fleet import (
 )
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import free_folder
-from fedmeta.errors import FedmetaError
-from fedmeta.settings import build_settings, merged
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core.errors import FedmetaError
 
 _DEFAULT_PORT = 8000
 _LEFT_OUT = ("seeds", "lost", "track", "data", "folder", "partition", "nodes", "classes_per_node")
@@ -42,9 +42,9 @@ PARAMETERS = (
 
 def run(values: Values) -> None:
     """Start a SuperLink and a run, say how edges join, and follow it to its end."""
-    from fedmeta.engines.flower import programs
-    from fedmeta.engines.flower.hosting import Host, hosting, run_to_end
-    from fedmeta.engines.flower.programs import Credentials
+    from fedmeta.fleet import flower_commands as programs
+    from fedmeta.fleet.flower_commands import Credentials
+    from fedmeta.fleet.launch import Host, hosting, run_to_end
 
     folder = resumed(PARAMETERS, values) if values["resume"] else _planned(values)
     certs = Path(values["certs"] or "certs")
@@ -69,9 +69,9 @@ def run(values: Values) -> None:
 
 
 def _planned(values: Values) -> Path:
-    from fedmeta.engines.flower.plan import check_fleet
-    from fedmeta.engines.flower.shards import EdgeData, check_readable
-    from fedmeta.engines.flower.trial import new_plan
+    from fedmeta.fleet.local_fleet import new_plan
+    from fedmeta.fleet.plan import check_fleet
+    from fedmeta.fleet.shards import EdgeData, check_readable
 
     # Nodes come with the edges, a column that names them or not.
     comes = {"data": {"name": "fleet", "node": "node"}}
@@ -106,7 +106,7 @@ def _say_how_to_join(certs: Path | None, address: str, port: int) -> None:
     here, how, fence = address, "--insecure", None
     if certs is not None:
         from fedmeta.fleet.certificates import server_name
-        from fedmeta.fleet.fence import fence_port
+        from fedmeta.fleet.gateway import fence_port
 
         here, how, fence = server_name(certs), "--certs FOLDER", fence_port(certs)
     elif address in ("127.0.0.1", "0.0.0.0"):

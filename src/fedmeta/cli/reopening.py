@@ -10,22 +10,22 @@ from typing import Any
 import torch
 
 from fedmeta.cli.command import Parameter
+from fedmeta.config.settings import Table, merged
+from fedmeta.core.errors import DataError, RunFolderError, SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.serialization import from_plain
+from fedmeta.core.user_code import refuse_code
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
 from fedmeta.data.settings import DataSettings
-from fedmeta.engines.flower.plan import targets_of
-from fedmeta.errors import DataError, RunFolderError, SettingError
-from fedmeta.functional import check_on_samples
-from fedmeta.imports import refuse_code
-from fedmeta.job import TrainingSettings
-from fedmeta.losses import check_loss, named_loss, squared_error
-from fedmeta.meta_model import MetaModel
-from fedmeta.models import ModelSettings
-from fedmeta.plain import from_plain
-from fedmeta.resuming import federation_digest
-from fedmeta.run_folder import RunFolder
-from fedmeta.sequences.reopening import in_sequence, task_federation
-from fedmeta.settings import Table, merged
+from fedmeta.fleet.plan import targets_of
+from fedmeta.models.functional import check_on_samples
+from fedmeta.models.losses import check_loss, named_loss, squared_error
+from fedmeta.models.meta_model import MetaModel
+from fedmeta.models.networks import ModelSettings
+from fedmeta.studies.sequences.reopening import in_sequence, task_federation
+from fedmeta.training.job import TrainingSettings
+from fedmeta.training.resume import federation_digest
 
 OWN_CODE = (
     Parameter("model", str, "Your own network, named again.", metavar="FILE.PY:FUNCTION"),

@@ -10,16 +10,16 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
-from fedmeta.errors import SettingError, require
-from fedmeta.imports import refuse_code
-from fedmeta.run_folder import difference
-from fedmeta.sequences import read_sequence, ready, run_sequence
-from fedmeta.sequences.declaration import TaskSequence
-from fedmeta.sequences.folder import begin, conclude, declared
-from fedmeta.sequences.methods import COMPARED, NAMES, Method
-from fedmeta.sequences.running import Trainer
-from fedmeta.settings import merged
-from fedmeta.training import Callback
+from fedmeta.config.settings import merged
+from fedmeta.core.errors import SettingError, require
+from fedmeta.core.run_folder import difference
+from fedmeta.core.user_code import refuse_code
+from fedmeta.studies.sequences import read_sequence, ready, run_sequence
+from fedmeta.studies.sequences.declaration import TaskSequence
+from fedmeta.studies.sequences.folder import begin, conclude, declared
+from fedmeta.studies.sequences.methods import COMPARED, NAMES, Method
+from fedmeta.studies.sequences.running import Trainer
+from fedmeta.training.loop import Callback
 
 _SETTINGS = ("folder", "nodes", "precise", "rounds")
 
@@ -78,16 +78,16 @@ def run(values: Values) -> None:
 
 def _fleet(folder: Path, edges: int | None) -> Trainer | None:
     """What trains tasks over edges of this machine; None: none were asked for, now or before."""
-    from fedmeta.engines.flower.courier import FleetSettings
-    from fedmeta.engines.flower.plan import edges_folder
+    from fedmeta.fleet.plan import edges_folder
+    from fedmeta.fleet.transport import FleetSettings
 
     certs = edges_folder(folder) / "certs"
     known = list(certs.glob("nodes/*.pub"))
     if edges is None and not known:
         return None
     fleet = FleetSettings(len(known) if edges is None else edges)
-    from fedmeta.engines.flower.tasks import FleetTasks
-    from fedmeta.engines.flower.trial import make_keys, run_trial
+    from fedmeta.fleet.local_fleet import make_keys, run_trial
+    from fedmeta.fleet.sequences_over_fleet import FleetTasks
 
     if not known:
         make_keys(certs, fleet.edges)

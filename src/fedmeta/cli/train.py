@@ -14,14 +14,13 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, progress_bars, say, table
 from fedmeta.cli.importance import print_importance
 from fedmeta.cli.reopening import stored_table
+from fedmeta.config.settings import Settings, Table, build_settings, merged
+from fedmeta.core.errors import MissingExtraError, RunFolderError, SettingError
+from fedmeta.core.run_folder import WITHDRAWN, RunFolder
 from fedmeta.data import Federation, load
-from fedmeta.engines.ranks import Ranks, started
-from fedmeta.errors import MissingExtraError, RunFolderError, SettingError
-from fedmeta.fleet.privacy import WITHDRAWN
-from fedmeta.from_settings import train_settings, with_strength
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Settings, Table, build_settings, merged
-from fedmeta.tracking import tracker
+from fedmeta.engine.ranks import Ranks, started
+from fedmeta.training.from_settings import train_settings, with_strength
+from fedmeta.training.tracking import tracker
 
 PARAMETERS = (
     *options.CONFIG,

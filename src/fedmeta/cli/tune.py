@@ -9,12 +9,12 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
 from fedmeta.cli.reopening import own_federation
+from fedmeta.config.settings import Table, subtable
+from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError, require
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import write_json, writing
 from fedmeta.data import Federation
-from fedmeta.errors import FedmetaError, MissingExtraError, SettingError, require
-from fedmeta.run_folder import RunFolder
-from fedmeta.settings import Table, subtable
-from fedmeta.storage import write_json, writing
-from fedmeta.tuning import Range, grid, random_points, tune
+from fedmeta.studies.tune import Range, grid, random_points, tune
 
 PARAMETERS = (
     *options.CONFIG,
@@ -126,7 +126,7 @@ def _draw(result: dict[str, Any], folder: Path) -> None:
     """The picture of a sweep over λ alone, where there is what draws it."""
     if {key for trial in result["trials"] for key in trial["settings"]} != {"prior.strength"}:
         return
-    from fedmeta.prior.drawing import draw_sweep
+    from fedmeta.report.strength_figure import draw_sweep
 
     try:
         draw_sweep(result, folder / "strength.svg")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
-from fedmeta.errors import MissingExtraError, RunFolderError, SettingError, require
+from fedmeta.core.errors import MissingExtraError, RunFolderError, SettingError, require
 
 if TYPE_CHECKING:
     import uvicorn

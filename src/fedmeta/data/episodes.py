@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.partition import class_counts, deal, fit, node_names
 from fedmeta.data.pool import Pool
 from fedmeta.data.roles import choose_targets
 from fedmeta.data.seeding import stream
 from fedmeta.data.settings import DataSettings
-from fedmeta.errors import DataError
 
 Classes = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedmeta.errors import DataError
+from fedmeta.core.errors import DataError
 
 Role = Literal["source", "target"]
 Positions = npt.NDArray[np.int64]

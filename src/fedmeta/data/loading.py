@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmeta.data.cifar import read_cifar
-from fedmeta.data.digits import read_digits
+from fedmeta.core.errors import DataError, SettingError, nearest
 from fedmeta.data.episodes import draw_episodes
-from fedmeta.data.fashion_mnist import read_fashion_mnist
 from fedmeta.data.federation import Federation, Node
-from fedmeta.data.image_folder import read_image_folder
-from fedmeta.data.npz import read_npz
 from fedmeta.data.partition import Parts, partition
 from fedmeta.data.pool import Array, Pool, pool_from
 from fedmeta.data.precise import with_precise
+from fedmeta.data.readers.cifar import read_cifar
+from fedmeta.data.readers.digits import read_digits
+from fedmeta.data.readers.fashion_mnist import read_fashion_mnist
+from fedmeta.data.readers.image_folder import read_image_folder
+from fedmeta.data.readers.npz import read_npz
+from fedmeta.data.readers.sinusoid import draw_sinusoids
+from fedmeta.data.readers.table import read_table
 from fedmeta.data.roles import choose_targets
 from fedmeta.data.seeding import stream
 from fedmeta.data.settings import BUILT_IN, DataSettings, TaskKind
-from fedmeta.data.sinusoid import draw_sinusoids
 from fedmeta.data.splitting import split
-from fedmeta.data.table import read_table
-from fedmeta.errors import DataError, SettingError, nearest
 
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 

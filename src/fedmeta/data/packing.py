@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from fedmeta.core.errors import DataError
+from fedmeta.core.sample_sets import NodeData, Samples
 from fedmeta.data.federation import Federation, Node, Positions
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling
-from fedmeta.errors import DataError
-
-
-class Samples(NamedTuple):
-    """Scaled inputs, labels, and a mask that is 1 for a sample and 0 for padding."""
-
-    inputs: torch.Tensor
-    labels: torch.Tensor
-    mask: torch.Tensor
-
-
-class NodeData(NamedTuple):
-    """Support and query samples, of one node or with a leading axis of nodes."""
-
-    support: Samples
-    query: Samples
 
 
 def pack(

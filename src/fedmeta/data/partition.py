@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedmeta.core.errors import DataError, SettingError
 from fedmeta.data.federation import Positions
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.seeding import stream
 from fedmeta.data.settings import DataSettings
-from fedmeta.errors import DataError, SettingError
 
 Counts = npt.NDArray[np.int64]
 

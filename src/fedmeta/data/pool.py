@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Task
 from fedmeta.data.settings import TaskKind
-from fedmeta.errors import DataError
 
 Array = npt.NDArray[Any]
 

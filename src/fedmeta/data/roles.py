@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fedmeta.core.errors import DataError, nearest
 from fedmeta.data.settings import DataSettings
-from fedmeta.errors import DataError, nearest
 
 
 def choose_targets(

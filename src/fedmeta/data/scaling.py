@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Federation, Positions
 from fedmeta.data.pool import Array
 from fedmeta.data.settings import ScalingBasis, ScalingKind
-from fedmeta.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedmeta import randomness
-from fedmeta.errors import SettingError
+from fedmeta.core import randomness
+from fedmeta.core.errors import SettingError
 
 # Numbers, once given, are for ever: changing one changes every federation drawn with it.
 _STREAMS = {

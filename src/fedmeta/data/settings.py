@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from fedmeta.errors import SettingError, nearest
+from fedmeta.core.errors import SettingError, nearest
 
 Partition = Literal["random-classes", "fixed-pairs", "dirichlet", "column", "episodes"]
 TaskKind = Literal["classification", "regression"]

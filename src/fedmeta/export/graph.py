@@ -20,9 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from fedmeta.errors import MissingExtraError
+from fedmeta.core.errors import MissingExtraError
+from fedmeta.core.tree import Tree
 from fedmeta.export.derivatives import decompositions
-from fedmeta.tree import Tree
 
 OPSET = 20
 

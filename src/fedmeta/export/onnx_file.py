@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmeta.errors import MissingExtraError, ModelError
-from fedmeta.export.culprit import translated
-from fedmeta.export.sealing import sealed
+from fedmeta.core.errors import MissingExtraError, ModelError
+from fedmeta.core.storage import write_bytes
+from fedmeta.export.checksum import sealed
+from fedmeta.export.diagnosis import translated
 from fedmeta.export.step import ADAPTED, prediction_graph, step_graph
-from fedmeta.meta_model import MetaModel
-from fedmeta.storage import write_bytes
+from fedmeta.models.meta_model import MetaModel
 
 _TOLERANCE = 1e-4
 """How far numbers may lie apart where what was written is compared with PyTorch, as a share."""

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import torch
 
-from fedmeta.data.packing import Samples
+from fedmeta.core.objective import Objective, adapt
+from fedmeta.core.sample_sets import Samples
+from fedmeta.core.tree import Tree
 from fedmeta.export.graph import Graph
-from fedmeta.meta_model import MetaModel
-from fedmeta.objective import Objective, adapt
-from fedmeta.tree import Tree
+from fedmeta.models.meta_model import MetaModel
 
 THETA, FACTORS, ADAPTED = "theta/", "factors/", "adapted/"
 _FIXED, _CONSTANTS, _SCALING = "fixed/", "constants/", "scaling/"

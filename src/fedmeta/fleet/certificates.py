@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fedmeta.errors import MissingExtraError, SettingError, require
-from fedmeta.storage import write_bytes, writing
+from fedmeta.core.errors import MissingExtraError, SettingError, require
+from fedmeta.core.storage import write_bytes, writing
 
 try:
     from cryptography import x509

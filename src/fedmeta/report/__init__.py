@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import write_bytes
 from fedmeta.report.comparison_page import comparison_page
 from fedmeta.report.pages import require_extras
 from fedmeta.report.reading import read_comparison, read_run
 from fedmeta.report.run_page import run_page
 from fedmeta.report.sequence_page import read_sequence_facts, sequence_page
-from fedmeta.run_folder import RunFolder
-from fedmeta.storage import write_bytes
 
 __all__ = ["report_page", "write_report"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fedmeta.core.storage import write_bytes
 from fedmeta.report import diagnosis_figures as figures
 from fedmeta.report import format as fmt
 from fedmeta.report.pages import render, require_extras
-from fedmeta.storage import write_bytes
 
 SYMBOLS = {
     "smoothness": "μ",

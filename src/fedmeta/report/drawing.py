@@ -15,7 +15,7 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from fedmeta.errors import MissingExtraError
+from fedmeta.core.errors import MissingExtraError
 from fedmeta.report.format import tick
 
 if TYPE_CHECKING:

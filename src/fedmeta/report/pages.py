@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmeta.errors import MissingExtraError
+from fedmeta.core.errors import MissingExtraError
 from fedmeta.report import format as fmt
 
 _FOLDER = Path(__file__).parent

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmeta.engines.flower.edge_table import EdgeStatus, read_edges
-from fedmeta.engines.flower.plan import FOLDER
-from fedmeta.errors import RunFolderError
-from fedmeta.run_folder import Record, RunFolder
-from fedmeta.storage import read_json
+from fedmeta.core.errors import RunFolderError
+from fedmeta.core.run_folder import Record, RunFolder
+from fedmeta.core.storage import read_json
+from fedmeta.fleet.edge_table import EdgeStatus, read_edges
+from fedmeta.fleet.plan import FOLDER
 
 UNFINISHED = "unfinished"
 """The status of a run without summary.json: still running, or interrupted."""

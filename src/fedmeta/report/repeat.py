@@ -7,12 +7,12 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS
+from fedmeta.core.serialization import to_plain
 from fedmeta.data import BUILT_IN, DataSettings
-from fedmeta.engines.execution import Execution
-from fedmeta.job import TrainingSettings
-from fedmeta.models import ModelSettings
-from fedmeta.participation import Participation
-from fedmeta.plain import to_plain
+from fedmeta.engine.execution import Execution
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.job import TrainingSettings
+from fedmeta.uplink.participation import Participation
 
 _SCALING = {"scaling": "per-feature", "scaling_from": "sources", "scaling_floor": 0.05}
 

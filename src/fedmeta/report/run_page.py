@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedmeta.engines.flower.edge_table import EdgeStatus
+from fedmeta.fleet.edge_table import EdgeStatus
 from fedmeta.report import figures, repeat
 from fedmeta.report import format as fmt
 from fedmeta.report.drawing import Picture

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmeta.errors import RunFolderError
+from fedmeta.core.errors import RunFolderError
+from fedmeta.core.storage import read_json
 from fedmeta.report import format as fmt
 from fedmeta.report.drawing import Picture, colour, draw
 from fedmeta.report.pages import render
-from fedmeta.storage import read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

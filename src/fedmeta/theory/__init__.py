@@ -10,14 +10,7 @@ from fedmeta.theory.assumptions import (
     rough_layers,
     summability,
 )
-from fedmeta.theory.bounds import (
-    Bound,
-    Forgetting,
-    Sizes,
-    adaptation_bound,
-    data_size,
-    forgetting,
-)
+from fedmeta.theory.bounds import Bound, Forgetting, Sizes, adaptation_bound, data_size, forgetting
 from fedmeta.theory.closed_form import softmax_regression
 from fedmeta.theory.constants import Constants, NodeConstants
 from fedmeta.theory.estimation import Search, estimate

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from torch import nn
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
-from fedmeta.models import SamePool
-from fedmeta.objective import InverseSchedule, MetaGradient
+from fedmeta.core.objective import InverseSchedule, MetaGradient
+from fedmeta.models.networks import SamePool
 
 # Slopes jump: the loss has no Lipschitz gradient, and μ does not exist.
 _KINKED: tuple[type[nn.Module], ...] = (
@@ -90,7 +90,7 @@ def summability(rule: MetaGradient) -> Summability:
     The paper's own δ_t = 1/(10t + 100) does not.
 
     Example:
-        >>> from fedmeta.objective import Adaptation
+        >>> from fedmeta.core.objective import Adaptation
         >>> summability(MetaGradient(Adaptation(), "finite-difference")).reason
         'Σ 1/(10t + 100)^1 is infinite: the power must exceed 1'
     """

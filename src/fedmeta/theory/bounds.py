@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import sqrt
 from types import MappingProxyType
 
-from fedmeta.errors import SettingError, require, require_positive
+from fedmeta.core.errors import SettingError, require, require_positive
 from fedmeta.theory.constants import Constants, NodeConstants, check_positive, times
 
 

@@ -8,11 +8,11 @@ from math import sqrt
 import torch
 from torch import nn
 
-from fedmeta.data.packing import NodeData, Samples
-from fedmeta.losses import Loss, cross_entropy
-from fedmeta.regularizers import Regularizer, SquaredEuclidean, SquaredMahalanobis
+from fedmeta.core.sample_sets import NodeData, Samples
+from fedmeta.core.tree import map_leaves
+from fedmeta.models.losses import Loss, cross_entropy
+from fedmeta.priors import Regularizer, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.tree import map_leaves
 
 
 def is_softmax_regression(module: nn.Module, loss: Loss) -> bool:

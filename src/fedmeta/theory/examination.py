@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from fedmeta import randomness
+from fedmeta.core import randomness
+from fedmeta.core.errors import require_whole
+from fedmeta.core.run_folder import Record
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.data.federation import Node
-from fedmeta.data.packing import NodeData
-from fedmeta.errors import require_whole
-from fedmeta.job import Job
-from fedmeta.losses import cross_entropy, squared_error
-from fedmeta.regularizers import Regularizer
-from fedmeta.run_folder import Record
+from fedmeta.models.losses import cross_entropy, squared_error
+from fedmeta.priors import Regularizer
 from fedmeta.theory.bounds import Sizes
 from fedmeta.theory.closed_form import (
     is_softmax_regression,
@@ -27,19 +27,13 @@ from fedmeta.theory.constants import Constants
 from fedmeta.theory.estimation import QUICK, Search, estimate, spectral_norm
 from fedmeta.theory.falling import allowed_changes, judge_falls
 from fedmeta.theory.findings import Findings
-from fedmeta.theory.measured import (
-    adapted,
-    differences,
-    few_samples,
-    forgotten,
-    rate,
-)
+from fedmeta.theory.measured import adapted, differences, few_samples, forgotten, rate
 from fedmeta.theory.penalties import smallest_penalty
 from fedmeta.theory.problem import Problem
 from fedmeta.theory.replay import Replay, all_counted, checked, penalties_of, problem_of
 from fedmeta.theory.replay import replay as replayed
 from fedmeta.theory.verdicts import diagnose
-from fedmeta.tree import Tree, map_leaves
+from fedmeta.training.job import Job
 
 _MOST_LOOKS = 200  # where nobody says how often to look
 _DRAW = 31  # the purpose of the draw of nodes

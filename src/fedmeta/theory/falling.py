@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
-from fedmeta.job import Job
-from fedmeta.objective import InverseSchedule
+from fedmeta.core.objective import InverseSchedule
 from fedmeta.theory.constants import Constants
 from fedmeta.theory.lagrangian import descent
 from fedmeta.theory.replay import Look
 from fedmeta.theory.verdicts import Diagnosis, Verdict, judge
+from fedmeta.training.job import Job
 
 _ROUNDING = {"float32": 1e-6, "float64": 1e-12}  # of what 𝓛 is, by what the run computed in
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedmeta import tree
+from fedmeta.core import tree
+from fedmeta.core.tree import Tree
 from fedmeta.theory.constants import Constants, check_positive, times
 from fedmeta.theory.penalties import platform_coefficient
 from fedmeta.theory.problem import Problem
-from fedmeta.tree import Tree
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fedmeta import tree
+from fedmeta.core import tree
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Node
-from fedmeta.data.packing import NodeData
-from fedmeta.job import Job
-from fedmeta.losses import cross_entropy, squared_error
-from fedmeta.regularizers import Bregman, SquaredEuclidean, SquaredMahalanobis
-from fedmeta.regularizers.base import part
+from fedmeta.models.losses import cross_entropy, squared_error
+from fedmeta.priors import Bregman, SquaredEuclidean, SquaredMahalanobis
+from fedmeta.priors.regularizer import part
 from fedmeta.theory.bounds import Bound, Sizes, adaptation_bound, data_size, forgetting
 from fedmeta.theory.constants import Constants, times
 from fedmeta.theory.estimation import union_of
@@ -21,7 +21,7 @@ from fedmeta.theory.problem import Problem, difference_errors
 from fedmeta.theory.rate import stationarity
 from fedmeta.theory.replay import Look, Replay, checked, problem_of
 from fedmeta.theory.verdicts import Diagnosis, Verdict, judge_bound
-from fedmeta.tree import Tree
+from fedmeta.training.job import Job
 
 _FORMS = (False, True)  # as derived, as printed
 

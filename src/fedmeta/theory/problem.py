@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedmeta import tree
-from fedmeta.data.packing import NodeData
-from fedmeta.objective import Adaptation, Objective, adapt
-from fedmeta.tree import Tree
+from fedmeta.core import tree
+from fedmeta.core.objective import Adaptation, Objective, adapt
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import Tree
 
 
 class Divergence(Protocol):

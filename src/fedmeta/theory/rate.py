@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedmeta.errors import SettingError, require_whole
+from fedmeta.core.errors import SettingError, require_whole
 from fedmeta.theory.bounds import Bound
 from fedmeta.theory.constants import Constants
 from fedmeta.theory.lagrangian import descent

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
-from fedmeta.algorithms.base import NodeState, PlatformState
+from fedmeta.algorithms.algorithm import NodeState, PlatformState
+from fedmeta.core.errors import ModelError, RunFolderError, SettingError
+from fedmeta.core.objective import Adaptation, Objective
+from fedmeta.core.run_folder import Record
+from fedmeta.core.tree import Tree, map_leaves, size
 from fedmeta.data.federation import Node
 from fedmeta.data.packing import pack
-from fedmeta.engines.execution import machine
-from fedmeta.engines.layout import predictor
-from fedmeta.errors import ModelError, RunFolderError, SettingError
-from fedmeta.job import Job, loss_of
-from fedmeta.objective import Adaptation, Objective
-from fedmeta.run_folder import Record
+from fedmeta.engine.execution import machine
+from fedmeta.engine.layout import predictor
 from fedmeta.theory.lagrangian import (
     Moves,
     Snapshot,
@@ -34,7 +34,7 @@ from fedmeta.theory.lagrangian import (
     snapshot,
 )
 from fedmeta.theory.problem import Problem
-from fedmeta.tree import Tree, map_leaves, size
+from fedmeta.training.job import Job, loss_of
 
 _COPIES = 6  # of all duals in float64 that a look holds at a time
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmeta import tree
+from fedmeta.core import tree
+from fedmeta.core.errors import require
 from fedmeta.data.pool import Array
-from fedmeta.errors import require
-from fedmeta.evaluation import score
-from fedmeta.meta_model import MetaModel
+from fedmeta.evaluation.evaluate import score
+from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui.samples import finite
 
 MOST_STEPS = 20

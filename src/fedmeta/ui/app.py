@@ -17,13 +17,13 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from fedmeta.errors import DataError, FedmetaError, RunFolderError
+from fedmeta.core.errors import DataError, FedmetaError, RunFolderError
 from fedmeta.report import report_page
 from fedmeta.report.reading import read_comparison, read_run
 from fedmeta.report.sequence_page import read_sequence_facts
 from fedmeta.ui import live, uploads
 from fedmeta.ui.adaptation import MOST_STEPS
-from fedmeta.ui.desk import Desk
+from fedmeta.ui.open_models import Desk
 from fedmeta.ui.pages import FOLDER, STYLE_OF_REPORT, Pages
 from fedmeta.ui.run_view import run_content
 from fedmeta.ui.runs import Shelf

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmeta.errors import RunFolderError
-from fedmeta.run_folder import Record
+from fedmeta.core.errors import RunFolderError
+from fedmeta.core.run_folder import Record
 
 _TAIL = 1 << 16  # bytes that surely hold the last round
 

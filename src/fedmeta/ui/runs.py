@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedmeta.errors import FedmetaError, RunFolderError
+from fedmeta.core.errors import FedmetaError, RunFolderError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import read_json
 from fedmeta.report import format as fmt
 from fedmeta.report.reading import UNFINISHED
 from fedmeta.report.sequence_page import read_sequence_facts
-from fedmeta.run_folder import RunFolder
-from fedmeta.storage import read_json
 from fedmeta.ui import live
 
 Kind = Literal["run", "comparison", "sequence"]

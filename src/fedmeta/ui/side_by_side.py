@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedmeta.errors import SettingError
+from fedmeta.core.errors import SettingError
 from fedmeta.report import format as fmt
 from fedmeta.report.reading import RunFacts
 from fedmeta.ui.samples import finite

@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedmeta.data.image_folder import SUFFIXES
+from fedmeta.core.errors import DataError, FedmetaError, MissingExtraError
 from fedmeta.data.pool import Array
+from fedmeta.data.readers.image_folder import SUFFIXES
+from fedmeta.data.readers.table import column_numbers, read_columns
 from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
-from fedmeta.data.table import column_numbers, read_columns
-from fedmeta.errors import DataError, FedmetaError, MissingExtraError
-from fedmeta.meta_model import MetaModel
+from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui.adaptation import Labelled
 
 LIMIT = 16 * 2**20

@@ -1,0 +1,159 @@
+"""Fleets with lost and hostile edges, simulated on the local engine.
+
+Source nodes are dealt to edges in their order, so that all edges serve equally many (up to one). An
+edge is lost, or lies, as a whole; the guard judges edges by their sums, as the platform does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmeta.algorithms.algorithm import Contribution, NodeState
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import SettingError, require_choice, require_positive, require_whole
+from fedmeta.core.objective import Facts
+from fedmeta.core.tree import map_leaves
+from fedmeta.data.federation import Federation
+from fedmeta.uplink.guard import relative_norm
+from fedmeta.uplink.participation import Participation
+from fedmeta.uplink.uplink import Uplink
+
+_LIE = 41  # the purpose of a liar's draws
+
+
+def edge_of(nodes: int, edges: int, device: torch.device | None = None) -> Tensor:
+    """Which edge serves each node.
+
+    Example:
+        >>> edge_of(5, 2).tolist()
+        [0, 0, 0, 1, 1]
+    """
+    return torch.arange(nodes, device=device) * edges // nodes
+
+
+@dataclass(frozen=True)
+class EdgeLoss(Participation):
+    """All uploads of an edge are lost together.
+
+    Args:
+        fraction, independent: see `Participation`; of nodes.
+        lost: probability that an edge is lost in a round.
+        edges: how many there are.
+
+    Example:
+        >>> EdgeLoss(lost=0.5, edges=3).counted(7, 2, randomness.key(0)).tolist()
+        [0, 1, 2, 5, 6]
+    """
+
+    edges: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("edges", self.edges, 1)
+
+    def counted(self, nodes: int, round_number: int, key: Tensor) -> Tensor:
+        """Positions of the nodes whose edges are counted in a round."""
+        there = Participation(lost=self.lost).counted(self.edges, round_number, key)
+        asked = replace(self, lost=0.0)
+        positions = super(EdgeLoss, asked).counted(nodes, round_number, key)
+        return positions[torch.isin(edge_of(nodes, self.edges)[positions], there)]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What a hostile edge sends instead of its contribution.
+
+    Args:
+        kind: "none"; "sign": −factor·v; "noise": a random vector of v's norm, times the factor.
+        factor: how much larger it makes itself.
+    """
+
+    kind: Literal["none", "sign", "noise"] = "none"
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_choice("attack.kind", self.kind, ("none", "sign", "noise"))
+        require_positive("attack.factor", self.factor)
+
+    def sent(self, contribution: Contribution, key: Tensor) -> Contribution:
+        """The lie that is told in place of a contribution."""
+        honest = contribution.update
+        if self.kind == "noise":
+            drawn = {
+                name: randomness.normal(randomness.fold(key, place), leaf.numel())
+                .reshape(leaf.shape)
+                .to(leaf.dtype)
+                for place, (name, leaf) in enumerate(honest.items())
+            }
+            length = (tree.squared_norm(honest) / tree.squared_norm(drawn)).sqrt()
+            return contribution._replace(update=tree.scale(self.factor * length, drawn))
+        return contribution._replace(update=tree.scale(-self.factor, honest))
+
+
+@dataclass(frozen=True)
+class EdgeUplink(Uplink):
+    """An uplink through edges, the first of which may be hostile.
+
+    All nodes must be computed at once: an edge is judged with the others or not at all.
+
+    Args:
+        guard, privacy, compression: see `Uplink`; the guard judges edges instead of nodes.
+        edges: how many there are.
+        nodes: how many they serve together.
+        attack: what the nodes of the first edge do.
+    """
+
+    edges: int = 10
+    nodes: int = 40
+    attack: Attack = Attack()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("edges", self.edges, 1)
+        require_whole("nodes", self.nodes, self.edges)
+
+    def sent(
+        self, contribution: Contribution, before: NodeState, after: NodeState, facts: Facts
+    ) -> tuple[Contribution, NodeState]:
+        """What a node sends: the truth, or a lie."""
+        honest, state = super().sent(contribution, before, after, facts)
+        if self.attack.kind == "none":
+            return honest, state
+        lie = self.attack.sent(honest, randomness.fold(facts.key, _LIE))
+        lies = facts.position * self.edges < self.nodes  # those of the first edge
+        return map_leaves(lambda a, b: torch.where(lies, a, b), lie, honest), state
+
+    def scales(self, contributions: Contribution, weights: Tensor) -> Tensor:
+        """What nodes' contributions are multiplied by: the same for all of an edge."""
+        if len(weights) != self.nodes:
+            raise SettingError(
+                f"{len(weights)} of {self.nodes} nodes were computed at once, so edges cannot be "
+                "judged against each other",
+                "give execution.chunk and memory for all of them, and count everyone",
+            )
+        edge = edge_of(self.nodes, self.edges, weights.device)
+
+        def summed(leaf: Tensor) -> Tensor:
+            sums = leaf.new_zeros(self.edges, *leaf.shape[1:])
+            return sums.index_add(0, edge, leaf)
+
+        sums, shares = map_leaves(summed, contributions), summed(weights)
+        return self.guard.scales(torch.func.vmap(relative_norm)(sums, shares))[edge]
+
+
+def with_flipped_labels(federation: Federation, edges: int) -> Federation:
+    """The federation with class c called C − 1 − c at all nodes of the first of the edges."""
+    labels, sources = federation.labels.copy(), federation.sources
+    hostile = [
+        node
+        for node, edge in zip(sources, edge_of(len(sources), edges).tolist(), strict=True)
+        if edge == 0
+    ]
+    held = np.concatenate([part for node in hostile for part in (node.support, node.query)])
+    labels[held] = federation.task.outputs - 1 - labels[held]
+    return replace(federation, labels=labels)

@@ -1,0 +1,110 @@
+"""docs/results.md and the front page: tables and figures from the summary, prose from people.
+
+What stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->` is written here; everything else
+is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments import EXPERIMENTS
+from experiments.declaration import declaration
+from experiments.figures import draw, fingerprint
+from experiments.tables import SECTIONS, headline
+from fedmeta.core.errors import RunFolderError
+from fedmeta.core.storage import write_bytes
+
+Summary = Mapping[str, Any]
+HEADLINE = "reproduced"
+
+
+def render(summary: Summary, page: Path, front: Path | None = None) -> list[Path]:
+    """Bring the pages and figures up to date; returns what was written.
+
+    Args:
+        summary: of all results.
+        page: the page of results; made if it is not there. Figures go to `figures` beside it.
+        front: a page with the headline, if any.
+
+    Raises:
+        MissingExtraError: without matplotlib; nothing is written then.
+    """
+    text = page.read_text(encoding="utf-8") if page.exists() else blank()
+    figures = draw(summary, page.parent / "figures")
+    write_bytes(page, filled(text, summary).encode())
+    if front is None:
+        return [page, *figures]
+    front_text = front.read_text(encoding="utf-8")
+    write_bytes(front, between(front_text, HEADLINE, headline(summary)).encode())
+    return [page, front, *figures]
+
+
+def blank() -> str:
+    """A page of results with places for everything and no words."""
+    titles = {name: declaration(name).title for name in EXPERIMENTS}
+    parts = [
+        f"## {titles.get(name, name.capitalize())}\n\n{_begin(name)}\n{_end(name)}"
+        for name in SECTIONS
+    ]
+    return "# Results\n\n" + "\n\n".join(parts) + "\n"
+
+
+def filled(text: str, summary: Summary) -> str:
+    """A page with all its generated parts as the summary has them."""
+    for name, table in SECTIONS.items():
+        text = between(text, name, f"{table(summary)}\n\n{_picture(name, summary)}".strip())
+    return text
+
+
+def between(page: str, name: str, text: str) -> str:
+    """The page with the text in place of what stands between the markers of that name.
+
+    Example:
+        >>> print(between("a <!-- x: begin --> old <!-- x: end --> b", "x", "new"))
+        a <!-- x: begin -->
+        <BLANKLINE>
+        new
+        <BLANKLINE>
+        <!-- x: end --> b
+    """
+    before, begin, rest = page.partition(_begin(name))
+    _, end, after = rest.partition(_end(name))
+    if not begin or not end:
+        raise RunFolderError(f"the page has no {_begin(name)} … {_end(name)}", "put them back")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def _begin(name: str) -> str:
+    return f"<!-- {name}: begin -->"
+
+
+def _end(name: str) -> str:
+    return f"<!-- {name}: end -->"
+
+
+def _picture(name: str, summary: Summary) -> str:
+    """The line that shows a figure, where there is something to show."""
+    if name not in EXPERIMENTS or not summary[name] or name == "table2":
+        return ""
+    return f"![{declaration(name).title}](figures/{name}.svg)"
+
+
+def disagreements(summary: Summary, page: Path, front: Path) -> list[str]:
+    """What the pages and figures say that the summary does not: empty when all is well."""
+    wrong = []
+    text = page.read_text(encoding="utf-8")
+    if filled(text, summary) != text:
+        wrong.append(page.name)
+    text = front.read_text(encoding="utf-8")
+    if between(text, HEADLINE, headline(summary)) != text:
+        wrong.append(front.name)
+    for name in EXPERIMENTS:
+        if not _picture(name, summary):
+            continue
+        file = page.parent / "figures" / f"{name}.svg"
+        if not file.exists() or fingerprint(name, summary) not in file.read_text(encoding="utf-8"):
+            wrong.append(file.name)
+    return wrong

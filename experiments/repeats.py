@@ -1,0 +1,125 @@
+"""A cell's repeats: what they are drawn from, and what is kept of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from experiments.results import thinned
+from fedmeta.config.settings import Settings
+from fedmeta.core.errors import DivergedError
+from fedmeta.core.run_folder import Record
+from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
+from fedmeta.training.job import loss_of
+from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.training.together import Outcome
+
+
+def seeded(settings: Settings, seed: int) -> Settings:
+    """The same settings with another seed."""
+    return replace(settings, training=replace(settings.training, seed=seed))
+
+
+@lru_cache(maxsize=64)
+def federation(data: DataSettings, seed: int) -> Federation:
+    """Who holds what; cells that follow one another often ask for the same."""
+    return deal_out(pool(data, seed), data, seed)
+
+
+def pool(data: DataSettings, seed: int) -> Pool:
+    """The samples; the files of a data set are read once."""
+    if data.name == "sinusoid":  # drawn anew by every seed
+        return read(data, seed)
+    return _files(DataSettings(data.name, data.folder, label=data.label, node=data.node))
+
+
+@lru_cache(maxsize=1)
+def _files(data: DataSettings) -> Pool:
+    return read(data, 0)
+
+
+def record(seed: int, outcome: Outcome) -> dict[str, Any]:
+    """What is kept of a run. A run that diverged is kept as one that did.
+
+    Returns:
+        `accuracy` and, where targets have precise sets, `precise`, by adaptation steps; `steps`,
+        the algorithm's own number of them; `rounds`, `gradients` and `bytes` per node; the `loss`
+        on the sources and the accuracy on the way (`reached` and `reached_precise`), each as
+        [rounds, values].
+    """
+    if isinstance(outcome, DivergedError):
+        return {"seed": seed, "diverged": True, "why": outcome.problem}
+    summary, history = outcome.summary, list(outcome.history)
+    steps = str(summary["adaptation_steps"])
+    kept = {
+        "seed": seed,
+        "diverged": False,
+        "accuracy": means(summary["target_metric"]),
+        "precise": means(summary.get("precise_metric") or {}),
+        "steps": summary["adaptation_steps"],
+        "rounds": summary["rounds"],
+        "gradients": short(summary["gradient_evaluations"]),
+        "bytes": short(summary["bytes_per_node"]),
+        "loss": _curve(history, loss_of),
+        "reached": _curve(history, lambda each: each.get("target", {}).get(steps)),
+        "reached_precise": _curve(history, lambda each: each.get("precise", {}).get(steps)),
+    }
+    return {name: value for name, value in kept.items() if value not in ({}, [[], []])}
+
+
+def losses_of_models(repeats: Sequence[Repeat], outcomes: Sequence[Outcome]) -> list[float | None]:
+    """The source meta-loss of the models that runs ended with, on the samples of their first round.
+
+    Losses on the way are those of the θ that were tried; a model that is an average of them was
+    not. One more first round, from there, tells: its samples are divided as they were when the loss
+    of θ¹ was seen, so that the two can be compared.
+
+    Args:
+        repeats: what was trained, with step sizes that are not learned.
+        outcomes: how it ended.
+
+    Returns:
+        None for a run that diverged.
+    """
+    again = {
+        place: replace(
+            repeat,
+            settings=replace(repeat.settings, training=replace(repeat.settings.training, rounds=1)),
+            federation=repeat.federation.with_nodes(repeat.federation.sources),
+            scaling=outcome.meta_model.scaling,
+            initial=outcome.meta_model.theta,
+            folder=None,
+        )
+        for place, (repeat, outcome) in enumerate(zip(repeats, outcomes, strict=True))
+        if not isinstance(outcome, DivergedError)
+    }
+    losses: dict[int, float | None] = {}
+    for place, outcome in zip(again, train_repeats(list(again.values())), strict=True):
+        if not isinstance(outcome, DivergedError):
+            losses[place] = short(loss_of(outcome.history[0]), 4)
+    return [losses.get(place) for place in range(len(repeats))]
+
+
+def means(metric: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """The mean over targets by adaptation steps, from a summary of them."""
+    return {steps: short(row["mean"]) for steps, row in metric.items()}
+
+
+def _curve(
+    history: Sequence[Record], value: Callable[[Record], float | None]
+) -> list[list[float | None]]:
+    known = [(each["round"], value(each)) for each in history]
+    points = thinned([(number, short(each, 4)) for number, each in known if each is not None])
+    return [list(part) for part in zip(*points, strict=True)] or [[], []]
+
+
+def short(value: float | None, digits: int = 6) -> float | None:
+    """A number with the digits that mean something.
+
+    Example:
+        >>> short(0.123456789)
+        0.123457
+    """
+    return None if value is None else float(f"{value:.{digits}g}")

@@ -1,0 +1,181 @@
+"""Tuning cells: judged as by `fedmeta.studies.tune`, the repeats of a point trained together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from experiments.cell import Cell
+from experiments.repeats import federation, seeded, short
+from experiments.results import Results, machine_words, point_table
+from fedmeta.algorithms.baseline import Baseline
+from fedmeta.config.settings import Settings, Table
+from fedmeta.core.errors import DivergedError
+from fedmeta.core.serialization import from_plain
+from fedmeta.engine.execution import Execution
+from fedmeta.evaluation.evaluate import evaluate_model
+from fedmeta.evaluation.intervals import interval
+from fedmeta.studies.tune import HELD_OUT, grid
+from fedmeta.training.loop import Callback
+from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.training.together import Outcome
+
+Trial = dict[str, Any]
+
+
+def search(
+    cell: Cell,
+    base: Table,
+    machine: Table,
+    progress: Callable[[str], Sequence[Callback]],
+    known: Sequence[Trial] = (),
+) -> dict[str, Any]:
+    """Try every point of the grid, and beyond it where the best one lies at an end.
+
+    The federation is drawn once and its targets are taken out before anything is trained or
+    scaled. Every repeat holds out another fifth of the sources, which judges, and starts from
+    other weights. A point with a diverged run is out, unless all points have one: then those with
+    the fewest are compared. Points that differ only in how targets adapt, where training does not
+    look at that, are trained once.
+
+    Args:
+        cell: with its grid.
+        base: what all points have in common: the best point of an earlier search, or nothing.
+        machine: settings of the machine.
+        progress: given a label, the callbacks of a point.
+        known: trials that need not be repeated, see `tried_before`.
+
+    Returns:
+        The `grid`, the `trials`, and the `best` point, if any finished.
+    """
+    trained: dict[str, list[Outcome]] = {}
+
+    def attempt(point: Table) -> Trial:
+        if before := [trial for trial in known if trial["point"] == point]:
+            return before[0]
+        return _attempted(cell, point, machine, progress, trained)
+
+    trials = [attempt({**base, **each}) for each in grid(cell.grid)]
+    while (point := further_out(cell, trials)) is not None:
+        trials.append(attempt(point))
+    return {"grid": dict(cell.grid), "trials": trials, "best": best_point(trials)}
+
+
+def _attempted(
+    cell: Cell,
+    point: Table,
+    machine: Table,
+    progress: Callable[[str], Sequence[Callback]],
+    trained: dict[str, list[Outcome]],
+) -> Trial:
+    """What held-out nodes reach with a point; `trained` has the trainings so far."""
+    settings = cell.build(point_table(cell, point), machine)
+    data = replace(settings.data, scaling_from="sources")  # the pool has the targets
+    drawn = federation(data, settings.training.seed)
+    repeats = [
+        Repeat(seeded(replace(settings, data=data), seed), drawn.hold_out(HELD_OUT, seed))
+        for seed in cell.seeds
+    ]
+    label = ", ".join(f"{name}={value}" for name, value in point.items())
+    alike = _training_of(settings)
+    if alike not in trained:
+        trained[alike] = train_repeats(repeats, progress(f"{cell.path} {label}"))
+    pairs = zip(repeats, trained[alike], strict=True)
+    reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
+    values = [each for each in reached if each is not None]
+    mean, execution = interval(values).mean if values else None, settings.execution
+    about = {"machine": machine_words(execution.device), "precision": execution.precision}
+    return {"point": point, "values": values, "mean": mean, **about}
+
+
+def further_out(cell: Cell, trials: Sequence[Trial]) -> Table | None:
+    """The point to try next because the best one lies at an end of what was tried; None: none.
+
+    Args:
+        cell: says what lies beyond its grid.
+        trials: so far.
+
+    Example:
+        >>> cell = Cell(("tuning", "x"), {}, 1, beyond={"step_size": [0.001, 0.003]})
+        >>> one = {"point": {"step_size": 0.01}, "values": [0.8], "mean": 0.8}
+        >>> other = {"point": {"step_size": 0.03}, "values": [0.7], "mean": 0.7}
+        >>> further_out(cell, [one, other])
+        {'step_size': 0.003}
+    """
+    if not cell.beyond or (best := best_point(trials)) is None:
+        return None
+    for name, values in cell.beyond.items():
+        tried = tried_along(name, best, trials)
+        below = [value for value in values if value < min(tried) == best[name]]
+        above = [value for value in values if value > max(tried) == best[name]]
+        if below or above:
+            return {**best, name: max(below) if below else min(above)}
+    return None
+
+
+def tried_along(name: str, point: Table, trials: Sequence[Trial]) -> list[Any]:
+    """Values of a setting that were tried with all else as a point has it.
+
+    Example:
+        >>> points = [{"a": 1, "b": 2}, {"a": 3, "b": 2}, {"a": 5, "b": 4}]
+        >>> tried_along("a", {"a": 1, "b": 2}, [{"point": point} for point in points])
+        [1, 3]
+    """
+    return [each["point"][name] for each in trials if {**each["point"], name: point[name]} == point]
+
+
+def tried_before(cell: Cell, results: Results) -> list[Trial]:
+    """The trials of an earlier search that differs from this one in the values of its grid alone.
+
+    Args:
+        cell: with its grid.
+        results: where the earlier one may lie.
+    """
+    found = results.read(cell.key)
+    if found is None or not all(
+        cell.grid.keys() <= trial["point"].keys() for trial in found["trials"]
+    ):
+        return []
+    about = {"machine": found["machine"], "precision": found["precision"]}
+    trials = [{**about, **trial} for trial in found["trials"]]  # the last word on what ran where
+    values = {name: [trial["point"][name] for trial in trials] for name in cell.grid}
+    then = found.get("grid") or {name: [*dict.fromkeys(each)] for name, each in values.items()}
+    return trials if results.current(replace(cell, grid=then)) is not None else []
+
+
+def best_point(trials: Sequence[Trial]) -> Any:
+    """The point with the best mean among those with the most finished runs; None: none finished.
+
+    Example:
+        >>> trials = [{"point": 1, "values": [0.9], "mean": 0.9}]
+        >>> best_point([*trials, {"point": 2, "values": [0.7, 0.8], "mean": 0.75}])
+        2
+    """
+    finished = [trial for trial in trials if trial["values"]]
+    best = max(finished, key=lambda each: (len(each["values"]), each["mean"]), default=None)
+    return None if best is None else best["point"]
+
+
+def _training_of(settings: Settings) -> str:
+    """All that decides how θ is trained, as text."""
+    algorithm, text = settings.algorithm, str(settings)
+    if isinstance(algorithm, Baseline) and algorithm.inner.learned == "none":
+        return text.replace(str(algorithm.inner), "")
+    return text
+
+
+def _judged(repeat: Repeat, outcome: Outcome) -> float | None:
+    """What the held-out nodes reach by the adaptation of this point, or None if it diverged."""
+    if isinstance(outcome, DivergedError):
+        return None
+    model, found = outcome.meta_model, outcome.evaluation
+    inner = getattr(repeat.settings.algorithm, "inner", model.adaptation)
+    # Learned step sizes are the model's own.
+    if found is None or (model.adaptation.factors is None and inner != model.adaptation):
+        model, summary = replace(model, adaptation=inner), outcome.summary
+        execution = from_plain(Execution, summary["settings"]["execution"], "execution")
+        found = evaluate_model(
+            model, repeat.federation, [inner.steps], execution=execution, seed=summary["seed"]
+        )
+    return short(found.summary()[str(model.adaptation.steps)]["mean"])

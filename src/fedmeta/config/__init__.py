@@ -1,0 +1,1 @@
+"""What a run is told: settings tables, presets, TOML files."""

@@ -1,0 +1,1 @@
+"""What everything rests on: trees, random numbers, errors, files, the maths of one node."""

@@ -1,0 +1,103 @@
+"""What can go wrong in ways a person can mend: every error says what happened and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from math import isfinite
+
+
+class FedmetaError(Exception):
+    """A problem the user can mend, told in one line.
+
+    Args:
+        problem: what went wrong, and where.
+        remedy: what to do about it.
+
+    Example:
+        >>> print(SettingError("penalty is -1.0", "give a number greater than 0"))
+        penalty is -1.0: give a number greater than 0
+    """
+
+    exit_code = 2
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = " ".join(problem.split())
+        self.remedy = " ".join(remedy.split())
+        super().__init__(f"{self.problem}: {self.remedy}")
+
+
+class SettingError(FedmetaError):
+    """A setting, flag or argument with a value that makes no sense."""
+
+
+class MemoryBudgetError(SettingError):
+    """More memory is needed than there may be."""
+
+
+class DataError(FedmetaError):
+    """Data that is missing, damaged, or cannot be partitioned as asked."""
+
+
+class ModelError(FedmetaError):
+    """A model that cannot be trained node by node, or does not fit its data."""
+
+
+class RunFolderError(FedmetaError):
+    """A run folder, checkpoint or model file that is missing, damaged or of another kind."""
+
+
+class MissingExtraError(FedmetaError):
+    """An optional dependency that the asked-for work needs."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} is not installed", f"pip install 'fedmeta[{extra}]'")
+
+
+class DivergedError(FedmetaError):
+    """Training stopped being finite; the last good state is kept."""
+
+    exit_code = 3
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known names, those like `word` first: the tail of an "unknown name" message.
+
+    Example:
+        >>> nearest("fedvag", ["fedavg", "reptile"])
+        "did you mean 'fedavg'? known: fedavg, reptile"
+    """
+    names = sorted(known)
+    close = get_close_matches(word, names, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
+    return f"{hint}known: {', '.join(names)}"
+
+
+def require(condition: bool, name: str, value: object, wanted: str) -> None:
+    """Refuse a setting's value with one line that names it.
+
+    Example:
+        >>> require(False, "rounds", -3, "a whole number of at least 1")
+        Traceback (most recent call last):
+        fedmeta.core.errors.SettingError: rounds is -3: give a whole number of at least 1
+    """
+    if not condition:
+        raise SettingError(f"{name} is {value!r}", f"give {wanted}")
+
+
+def require_whole(name: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    require(fits, name, value, f"a whole number of at least {least}")
+
+
+def require_positive(name: str, value: object) -> None:
+    """Refuse what is not a finite number greater than 0."""
+    fits = isinstance(value, int | float) and isfinite(value) and value > 0
+    require(fits, name, value, "a number greater than 0")
+
+
+def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is not one of the choices."""
+    if value not in (known := list(choices)):
+        raise SettingError(f"{name} is {value!r}", nearest(str(value), known))

@@ -1,0 +1,252 @@
+"""A run on disk.
+
+settings.json      resolved settings, seed, versions: what is needed to repeat the run
+federation.json    the nodes: sizes and classes, never samples
+metrics.jsonl      one line per round, written while it runs
+checkpoints/       the newest states, for resuming
+model.safetensors  the meta-model
+summary.json       what came of it, and the metric of every target
+report.html        the same for people
+diagnosis.*        the run against the theory, if that was asked for
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+
+from fedmeta.core.errors import RunFolderError
+from fedmeta.core.storage import append_line, read_json, write_bytes, write_json, writing
+
+FORMAT = 1
+WITHDRAWN = (
+    "the noise of dp = 'local' comes from a generator that the platform can invert, so no ε holds"
+)
+"""Why nothing is promised under dp = "local", whatever an older version has written."""
+Record = dict[str, Any]
+"""What is logged of a round: its number, losses, residuals, bytes, seconds, target metric."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and files of one run."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The meta-model's file."""
+        return self.path / "model.safetensors"
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.path / "report.html"
+
+    @classmethod
+    def create(
+        cls, path: Path, settings: Mapping[str, Any], federation: Mapping[str, Any]
+    ) -> RunFolder:
+        """Make a new run folder; one that holds a run already is refused."""
+        folder = cls(path)
+        folder.check_free()
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "federation.json", federation)
+        write_json(folder._settings_file, {"format": FORMAT, **settings})
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder that holds a run, or an error that says why it does not."""
+        folder = cls(path)
+        if not path.is_dir():
+            raise RunFolderError(f"there is no run folder {path}", "check the path")
+        if (path / "comparison.json").is_file():
+            raise RunFolderError(
+                f"{path} is a comparison of several runs", f"name one of those in {path / 'runs'}"
+            )
+        if not folder._settings_file.is_file():
+            raise RunFolderError(
+                f"{path} holds no run (no settings.json)", "name the folder that --out made"
+            )
+        return folder
+
+    def check_free(self) -> None:
+        """Refuse a folder that holds a run or a comparison already."""
+        if self._settings_file.exists():
+            raise RunFolderError(
+                f"{self.path} holds a run already",
+                "continue it with --resume, or choose another --out",
+            )
+        if (self.path / "comparison.json").exists():
+            raise RunFolderError(f"{self.path} holds a comparison already", "choose another --out")
+
+    def has_ended(self) -> bool:
+        """Whether there is a summary: the run finished, stopped early or diverged."""
+        return (self.path / "summary.json").exists()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from writing to the run; the lock goes with the process."""
+        with writing(self.path):
+            lock = (self.path / ".lock").open("w")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunFolderError(
+                    f"another process is training in {self.path}", "wait for it, or stop it first"
+                ) from error
+            yield
+
+    def reopen(self, settings: Mapping[str, Any]) -> None:
+        """Make it an unfinished run again, with the settings it now goes on with."""
+        write_json(self._settings_file, {"format": FORMAT, **settings})
+        judged = self.path.glob("diagnosis.*")
+        for late in (self.path / "summary.json", self.model, self.report, *judged):
+            late.unlink(missing_ok=True)
+
+    def settings(self) -> dict[str, Any]:
+        """What settings.json says."""
+        settings = read_json(self._settings_file, "settings of the run")
+        if settings.get("format") != FORMAT:
+            raise RunFolderError(
+                f"run {self.path} has format {settings.get('format')!r}, this version reads "
+                f"{FORMAT}",
+                "use the version of fedmeta that wrote it",
+            )
+        return _without_withdrawn(settings)
+
+    def federation(self) -> dict[str, Any]:
+        """What federation.json says."""
+        return read_json(self.path / "federation.json", "description of the federation")
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says; a run that has not ended has none."""
+        file = self.path / "summary.json"
+        if not file.exists():
+            raise RunFolderError(
+                f"run {self.path} has not ended (no summary.json)", "continue it with --resume"
+            )
+        return read_json(file, "summary of the run")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json."""
+        write_json(self.path / "summary.json", summary)
+
+    def append(self, record: Record) -> None:
+        """Add the line of a round to metrics.jsonl."""
+        append_line(self._metrics_file, json.dumps(record, allow_nan=False))
+
+    def history(self) -> list[Record]:
+        """All complete lines of metrics.jsonl; a half-written last one is left out."""
+        try:
+            text = self._metrics_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunFolderError(
+                f"{self._metrics_file} cannot be read ({error})", "restore it"
+            ) from error
+        records = []
+        lines = text.split("\n")[:-1]  # what follows the last line end was cut off
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise RunFolderError(
+                    f"line {number} of {self._metrics_file} is damaged", "restore or delete it"
+                ) from error
+        return records
+
+    def sweep(self) -> None:
+        """Remove what a killed process was in the middle of writing."""
+        for place in (self.path, self.checkpoints):
+            for left in place.glob(".*.tmp"):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
+
+    def rewind(self, last_round: int) -> list[Record]:
+        """Keep the lines up to a round, so that the rounds after it can be written again."""
+        history = self.history()
+        if not all(isinstance(record, dict) and "round" in record for record in history):
+            raise RunFolderError(f"{self._metrics_file} is damaged", "restore or delete it")
+        kept = [record for record in history if record["round"] <= last_round]
+        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept)
+        write_bytes(self._metrics_file, lines.encode())
+        return kept
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.path / "settings.json"
+
+    @property
+    def _metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+
+def _without_withdrawn(stored: dict[str, Any]) -> dict[str, Any]:
+    """The settings without the ε that older versions have promised under dp = "local"."""
+    settings = stored.get("settings")
+    uplink = settings.get("uplink") if isinstance(settings, Mapping) else None
+    if not isinstance(uplink, Mapping) or not isinstance(settings, Mapping):
+        return stored
+    privacy = uplink.get("privacy")
+    if not isinstance(privacy, Mapping) or privacy.get("dp") != "local":
+        return stored
+    promise = {**uplink.get("promise", {}), "epsilon": None, "why": WITHDRAWN}
+    return {**stored, "settings": {**settings, "uplink": {**uplink, "promise": promise}}}
+
+
+def difference(stored: Any, given: Any, where: str = "") -> str | None:
+    """The first setting in which two plain descriptions differ, in words; None if none does."""
+    if isinstance(stored, Mapping) and isinstance(given, Mapping):
+        for key in {**stored, **given}:
+            place = f"{where}.{key}" if where else str(key)
+            if (found := difference(stored.get(key), given.get(key), place)) is not None:
+                return found
+        return None
+    if isinstance(stored, list | tuple) and isinstance(given, list | tuple):
+        stored, given = list(stored), list(given)
+    return None if stored == given else f"{where} was {stored!r} and is now {given!r}"
+
+
+def versions_line() -> str:
+    """The versions in one line, for --version."""
+    return "  ".join(f"{name} {number}" for name, number in versions().items())
+
+
+def versions() -> dict[str, str]:
+    """What a run was made with."""
+    try:
+        own = version("fedmeta")
+    except PackageNotFoundError:  # run from a source tree with PYTHONPATH=src
+        own = "source"
+    return {
+        "fedmeta": own,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "safetensors": safetensors.__version__,
+        "machine": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,163 @@
+"""Files that are whole or absent: atomic writes, and reads that say what is wrong.
+
+Tensors are stored as safetensors, everything else as JSON. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fedmeta.core.errors import RunFolderError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk says into one line: full, read-only, not a folder, …"""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {path} ({error.strerror or error})",
+            "free some space or choose another folder with --out; what was there is unharmed",
+        ) from error
+
+
+def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file so that a crash leaves either the old one or the new one, never a part.
+
+    Args:
+        path: the file.
+        content: what it will hold.
+        mode: who may read and write it, less the umask; 0o600 for secrets.
+    """
+    path = path.resolve() if path.is_symlink() else path  # the link stays what it is
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if path.exists() and not (path.is_file() or path.is_dir()):  # nor is a device replaced
+        raise RunFolderError(f"{path} is a device, not a file", "name an ordinary file")
+    with writing(path):
+        try:
+            temporary.unlink(missing_ok=True)
+            temporary.touch(mode, exist_ok=False)  # never open to others, not even for a moment
+            _write_synced(temporary, content)
+            temporary.replace(path)
+            _sync_folder(path.parent)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON atomically; NaN and infinity are refused, since JSON has neither."""
+    write_bytes(path, to_json(value).encode())
+
+
+def to_json(value: object) -> str:
+    """Indented JSON for people and machines."""
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON file that holds one object, or say which file is missing or damaged.
+
+    Args:
+        path: the file.
+        what: what it is, for the message ("settings of the run").
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunFolderError(f"there is no {path} ({what})", "check the path") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunFolderError(f"{path} ({what}) is damaged: {error}", "restore the file") from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{path} ({what}) is damaged: not an object", "restore the file")
+    return value
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write named tensors, with text beside them, atomically."""
+    write_bytes(path, tensor_bytes(tensors, metadata))
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Named tensors as the bytes of a safetensors file."""
+    plain = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in tensors.items()}
+    return safetensors.torch.save(plain, dict(metadata) if metadata else None)
+
+
+def payload_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """How many bytes a message with these tensors takes once serialised.
+
+    Example:
+        >>> import torch
+        >>> payload_bytes({"a": torch.zeros(1000)}) >= 4000
+        True
+    """
+    return len(tensor_bytes(tensors))
+
+
+def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read named tensors and the text beside them, or say what is wrong with the file."""
+    if not path.is_file():
+        raise RunFolderError(f"there is no {path} ({what})", "check the path")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, dict(file.metadata() or {})
+    except (OSError, safetensors.SafetensorError) as error:
+        raise RunFolderError(
+            f"{path} ({what}) is damaged or not a safetensors file ({error})",
+            "restore it from a copy",
+        ) from error
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files so that it appears whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            for name, content in files.items():
+                _write_synced(temporary / name, content)
+            _sync_folder(temporary)
+            if path.exists():
+                shutil.rmtree(path)
+            temporary.rename(path)
+            _sync_folder(path.parent)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file and have it on disk before going on."""
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,96 @@
+"""Objects named by the user as `file.py:name` or `package.module:name`.
+
+Code runs because somebody typed its name, never because a file in a run folder has it. So what is
+read from there passes `refuse_code` before anything is built from it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmeta.core.errors import RunFolderError, SettingError
+
+_CODE = {
+    "--algorithm": ("algorithm",),
+    "--model": ("model", "name"),
+    "--loss": ("loss",),
+    "--prior-kind": ("prior", "kind"),
+}
+"""Settings that may name code, by the flag that gives them."""
+
+
+def names_code(name: str) -> bool:
+    """Whether a name points at code rather than at something built in."""
+    return ":" in name
+
+
+def refuse_code(
+    table: Mapping[str, Any], typed: Mapping[str, Any], folder: Path, flag: str = "{flag} {name}"
+) -> None:
+    """Refuse settings that a run folder holds if they name code that was not typed again.
+
+    Args:
+        table: the settings.
+        typed: those that were given now.
+        folder: where they were found.
+        flag: how to type a name, for the message.
+    """
+    for option, place in _CODE.items():
+        name = _at(table, place)
+        if names_code(name) and name != _at(typed, place):
+            shown = re.sub(r"^fleet_app\.own_(\w+):", r"\1.py:", name)  # as fleets ship it
+            again = flag.format(flag=option, setting=".".join(place), name=shown)
+            raise RunFolderError(
+                f"{folder} names code of your own ({shown}), which is not run unless you say so",
+                f"name it again: {again}",
+            )
+
+
+def _at(table: Mapping[str, Any], place: tuple[str, ...]) -> str:
+    """The text at a place of a nested table; empty if there is none."""
+    value: Any = table
+    for key in place:
+        value = value.get(key, "") if isinstance(value, Mapping) else ""
+    return value if isinstance(value, str) else ""
+
+
+def load_object(name: str, what: str) -> Any:
+    """Import the object a user named. Only ever called with a name the user typed.
+
+    Args:
+        name: "file.py:name" or "package.module:name".
+        what: what it is for, used in messages ("model", "algorithm", "loss").
+
+    Example:
+        >>> load_object("math:sqrt", "loss")(4.0)
+        2.0
+    """
+    module_name, _, attribute = name.rpartition(":")
+    path = Path(module_name)
+    try:
+        if path.suffix == ".py":
+            # Under a name of its own, so that a user's random.py hides nobody else's.
+            spec = importlib.util.spec_from_file_location(f"fedmeta_user_{path.stem}", path)
+            if spec is None or spec.loader is None or not path.is_file():
+                raise SettingError(f"{what} file {module_name} does not exist", "check the path")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module  # dataclasses look their module up there
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(module_name)
+    except SettingError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise SettingError(
+            f"importing {what} {name} failed ({type(error).__name__}: {error})",
+            "mend that file, or check the name",
+        ) from error
+    if not hasattr(module, attribute):
+        raise SettingError(f"{module_name} has no {attribute!r}", f"name the {what} it defines")
+    return getattr(module, attribute)

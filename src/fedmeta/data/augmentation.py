@@ -1,0 +1,133 @@
+"""Augmentation at the nodes: every gradient pass of training sees images flipped and shifted anew.
+
+A node with a dozen images sees the same ones in every round. Flips and small shifts make others of
+them that mean the same, without any data beyond its own. Only training does so: what adapts a
+target or judges it is never augmented.
+
+A draw is a function of the key and of the place of the sample in its set alone, so it is the same
+with padding and without, in a chunk of nodes and in a loop over them, and the gradients that a
+curvature product compares see the same images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmeta.core import randomness
+from fedmeta.core.errors import DataError, require, require_whole
+from fedmeta.core.tree import Tree
+
+Predict = Callable[[Tree, Tensor, Tensor | None], Tensor]
+
+# What the draw is for. Layers with dropout fold their places, 0, 1, 2, …, into the same key.
+_AUGMENTATION = -1
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes to images (channels first) that leave their meaning as it is.
+
+    Args:
+        flip: mirror left and right, every other time. Not for what has a reading direction, such
+            as digits.
+        shift: most pixels to shift by, up or down and left or right, evenly drawn; what comes in
+            at the edge is 0, the mean of scaled inputs.
+
+    Example:
+        >>> image = torch.arange(1.0, 5.0).reshape(1, 1, 2, 2)
+        >>> Augmentation(flip=True)(image, randomness.key(1)).squeeze()
+        tensor([[2., 1.],
+                [4., 3.]])
+    """
+
+    flip: bool = False
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.flip, bool), "augmentation.flip", self.flip, "true or false")
+        require_whole("augmentation.shift", self.shift, 0)
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to draw."""
+        return self.flip or self.shift > 0
+
+    def check(self, shape: tuple[int, ...], name: str) -> None:
+        """Refuse samples that are no images, or too small for the shift.
+
+        Args:
+            shape: of one sample.
+            name: of the data, for people.
+
+        Raises:
+            DataError: says what does not fit.
+        """
+        if not self.active:
+            return
+        if len(shape) != 3:
+            raise DataError(
+                f"samples of {name} have shape {tuple(shape)}, but only images (channels, height, "
+                "width) can be flipped and shifted",
+                "leave augmentation out, or give the data as images",
+            )
+        if self.shift >= min(shape[1:]):
+            raise DataError(
+                f"augmentation.shift is {self.shift}, but images of {name} have {shape[1]} × "
+                f"{shape[2]} pixels",
+                "shift by less than their height and width",
+            )
+
+    def __call__(self, inputs: Tensor, key: Tensor) -> Tensor:
+        """The images, each with a draw of its own.
+
+        Args:
+            inputs: (n, channels, height, width), scaled.
+            key: of this pass; the draw of image i depends on it and on i alone.
+        """
+        count, channels, height, width = inputs.shape
+        draws = randomness.uniform(randomness.fold(key, _AUGMENTATION), 3 * count)
+        mirrored, down, right = draws.reshape(count, 3, 1, 1).unbind(1)
+        # Where every pixel comes from: one look-up for flip and shift together.
+        row = torch.arange(height, device=inputs.device)[:, None] - self._offset(down)
+        column = torch.arange(width, device=inputs.device) - self._offset(right)
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        if self.flip:
+            column = torch.where(mirrored < 0.5, width - 1 - column, column)
+        place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+        index = place.reshape(count, 1, height * width).expand(count, channels, height * width)
+        found = inputs.reshape(count, channels, height * width).gather(-1, index)
+        found = found.reshape(inputs.shape)
+        return torch.where(inside.unsqueeze(1), found, torch.zeros_like(found))
+
+    def _offset(self, draw: Tensor) -> Tensor:
+        return (draw * (2 * self.shift + 1)).to(torch.int64) - self.shift
+
+
+def augmenting(predict: Predict, augmentation: Augmentation) -> Predict:
+    """A model that sees augmented images where it is given a key, so in training alone.
+
+    Args:
+        predict: (θ, inputs, key) → outputs.
+        augmentation: if it is not active, `predict` is returned as it is.
+
+    Example:
+        >>> def total(theta, inputs, key):
+        ...     return inputs.sum((1, 2, 3))
+        >>> images = torch.ones(1, 1, 2, 2)
+        >>> shifting = augmenting(total, Augmentation(shift=1))
+        >>> shifting({}, images, None), shifting({}, images, randomness.key(0))
+        (tensor([4.]), tensor([2.]))
+        >>> augmenting(total, Augmentation()) is total
+        True
+    """
+    if not augmentation.active:
+        return predict
+
+    def augmented(theta: Tree, inputs: Tensor, key: Tensor | None) -> Tensor:
+        return predict(theta, inputs if key is None else augmentation(inputs, key), key)
+
+    return augmented

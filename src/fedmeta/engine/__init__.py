@@ -1,0 +1,1 @@
+"""Runs the functions of an algorithm over the nodes of a federation, in this process."""

@@ -1,0 +1,181 @@
+"""A function of tensors, recorded once per set of shapes and then replayed without Python.
+
+On a GPU the recording is a CUDA graph: one launch instead of thousands. On a CPU it is the list of
+tensor operations that `make_fx` traced: no more passing through derivatives and batching rules, and
+it may run in several threads at once. Either way the same kernels run on the same numbers, so a
+replay gives the bits of a plain call.
+
+Functions must be pure: what they compute may depend on the arguments' values through tensor
+operations only. One that asks for a value in Python (`if loss > 1`, `.item()`) cannot be recorded
+and is simply called.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from fedmeta.core.tree import copy_into
+
+_CALLS = 2  # plain calls on a GPU before a recording is made
+# Seconds of plain calls on a CPU before one is made: about what tracing takes, so that at worst a
+# run takes twice as long as it had to, and short runs never trace.
+_PATIENCE = 1.5
+_RECORDINGS = 4  # shapes that are kept
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """How to call a function now.
+
+    Args:
+        call: takes the arguments; what it returns is overwritten by the next call of a GPU
+            recording.
+        concurrent: whether several threads may call it at once.
+    """
+
+    call: Function
+    concurrent: bool
+
+
+class Recorder:
+    """Keeps the recordings of a function.
+
+    Args:
+        function: pure; arguments and results are trees of tensors.
+
+    Example:
+        >>> double = Recorder(lambda x: 2 * x)
+        >>> [float(double(torch.tensor(1.0))) for _ in range(4)]
+        [2.0, 2.0, 2.0, 2.0]
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._calls: dict[Any, int] = {}
+        self._seconds: dict[Any, float] = {}
+        self._recorded: dict[Any, Ready] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function, recorded if it is."""
+        return self.ready(*arguments).call(*arguments)
+
+    def ready(self, *arguments: Any) -> Ready:
+        """The recording for arguments of these shapes, made if it is time; or the function."""
+        leaves, structure = pytree.tree_flatten(arguments)
+        # Strides too: kernels are chosen by them, and a recording is of certain kernels.
+        shapes = tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
+        key = (repr(structure), shapes)
+        if key in self._recorded:
+            return self._recorded[key]
+        on_gpu = bool(leaves) and leaves[0].is_cuda
+        due = self._calls.get(key, 0) >= _CALLS if on_gpu else self._seconds.get(key, 0) > _PATIENCE
+        if not due or len(self._recorded) >= _RECORDINGS:
+            return Ready(self._counted(key), concurrent=False)
+        try:
+            self._recorded[key] = (_graph if on_gpu else _trace)(self._function, arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # it looks at values
+            self._recorded[key] = Ready(self._function, concurrent=False)
+        return self._recorded[key]
+
+    def _counted(self, key: Any) -> Function:
+        """The function itself, its calls and the time they take counted."""
+
+        def call(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            result = self._function(*arguments)
+            self._calls[key] = self._calls.get(key, 0) + 1
+            self._seconds[key] = self._seconds.get(key, 0) + time.perf_counter() - start
+            return result
+
+        return call
+
+    def forget(self) -> None:
+        """Drop all recordings and the memory they hold."""
+        self._calls.clear()
+        self._seconds.clear()
+        self._recorded.clear()
+
+
+def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
+    """The tensor operations of a call, as a function of their own."""
+    leaves, structure = pytree.tree_flatten(arguments)
+    outputs: list[Any] = []
+
+    def flat(*inputs: Tensor) -> list[Tensor]:
+        results, form = pytree.tree_flatten(function(*pytree.tree_unflatten(inputs, structure)))
+        outputs[:] = [form]
+        return results
+
+    # Tensors without values: what looks at one fails here or is recorded as the look it is, and no
+    # value becomes a constant. Each is an object of its own, also where one was given twice.
+    operations = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
+        *(leaf.detach() for leaf in leaves)
+    )
+    form = outputs[0]
+
+    def replay(*arguments: Any) -> Any:
+        with torch.no_grad():
+            results = operations(*pytree.tree_leaves(arguments))
+        return pytree.tree_unflatten(results, form)
+
+    return Ready(replay, concurrent=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Nothing is thrown away meanwhile: to free an older graph during a recording would end it."""
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _graph(function: Function, arguments: tuple[Any, ...]) -> Ready:
+    """A CUDA graph of a call, with inputs and outputs in fixed places."""
+    torch.cuda.empty_cache()  # what plain calls left, so that both do not add up
+    inputs = pytree.tree_map(torch.clone, arguments)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # libraries set themselves up outside of the recording
+        function(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with _undisturbed(), torch.cuda.graph(graph):
+        results = function(*inputs)
+    places = pytree.tree_leaves(inputs)
+
+    last: list[tuple[Tensor | None, int]] = [(None, 0)] * len(places)
+
+    def replay(*arguments: Any) -> Any:
+        targets, sources = [], []
+        for i, (place, given) in enumerate(zip(places, pytree.tree_leaves(arguments), strict=True)):
+            # What was given the last time and not written to since is there already.
+            tensor, version = last[i]
+            now: int = given._version
+            if tensor is not given or version != now:
+                targets.append(place)
+                sources.append(given)
+                last[i] = (given, now)
+        copy_into(targets, sources)
+        graph.replay()
+        return results
+
+    return Ready(replay, concurrent=False)

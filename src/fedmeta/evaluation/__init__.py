@@ -1,0 +1,1 @@
+"""How good a model is on the target nodes, and how sure that is."""

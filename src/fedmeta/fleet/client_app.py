@@ -1,0 +1,60 @@
+"""An edge as Flower's ClientApp: a message is handed to the edge's worker, or answered here.
+
+Flower starts a new process for every message, so whatever an edge remembers lies in its folder,
+which the SuperNode names: --node-config 'edge="FOLDER"'.
+
+This file and worker_socket.py travel in the app that Flower ships (see app_bundle.py) and import
+nothing of fedmeta before it is needed, since that would load PyTorch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from .worker_socket import ask
+
+app = ClientApp()
+
+
+@app.query()
+def on_introduce(message: Message, context: Context) -> Message:
+    """Who this edge is."""
+    return _answered("introduce", message, context)
+
+
+@app.train()
+def on_round(message: Message, context: Context) -> Message:
+    """This edge's part of a round."""
+    return _answered("round", message, context)
+
+
+@app.train("reveal")
+def on_reveal(message: Message, context: Context) -> Message:
+    """The seeds that open a masked sum."""
+    return _answered("reveal", message, context)
+
+
+@app.evaluate()
+def on_measure(message: Message, context: Context) -> Message:
+    """Sums that say how good a model is for this edge's nodes."""
+    return _answered("measure", message, context)
+
+
+def _answered(kind: str, message: Message, context: Context) -> Message:
+    home = Path(str(context.node_config["edge"]))
+    facts = str(cast(ConfigRecord, message.content["facts"])["json"])
+    tensors = cast(ArrayRecord, message.content["tensors"])["all"].data
+    reply = ask(home, kind, facts, tensors)
+    if reply is None:
+        from fedmeta.fleet.edge import answer
+
+        reply = answer(home, kind, facts, tensors)
+    array = Array(dtype="uint8", shape=(len(reply[1]),), stype="safetensors", data=reply[1])
+    records = RecordDict()
+    records["facts"] = ConfigRecord({"json": reply[0]})
+    records["tensors"] = ArrayRecord({"all": array})
+    return Message(records, reply_to=message)

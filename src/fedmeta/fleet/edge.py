@@ -1,0 +1,254 @@
+"""What an edge does when the platform asks: introduce itself, take part in rounds, judge models."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmeta.algorithms.algorithm import Contribution, NodeState
+from fedmeta.config.settings import build_settings, merged
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import DataError, FedmetaError
+from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.storage import read_json, write_json, writing
+from fedmeta.core.tree import Tree
+from fedmeta.data.federation import Federation, Task
+from fedmeta.data.scaling import Scaling, sums_of
+from fedmeta.engine.cohort import Share
+from fedmeta.engine.execution import machine
+from fedmeta.engine.local import LocalEngine
+from fedmeta.fleet.edge_state import Call, Memory, answered, restore
+from fedmeta.fleet.message import (
+    Parcel,
+    ParcelError,
+    flatten,
+    pack_contribution,
+    unflatten,
+    unpack_model,
+)
+from fedmeta.fleet.secure_rounds import public_key, reveal, seal
+from fedmeta.fleet.shards import EdgeData, read_shard, with_classes
+from fedmeta.priors.importance import fisher_sums
+from fedmeta.training.job import Job, prepare
+from fedmeta.training.prior_strength import source_losses
+from fedmeta.uplink.compression import Compression
+from fedmeta.uplink.uplink import refusals, with_secrets
+
+FILE = "edge.json"
+_RESIDUAL = "edge.residual"  # slot of what the edge could not send yet
+_NOTES = 5  # lines that a reply may carry
+NOT_OF_THE_REPLY = ("life",)  # what a request says and its reply does not depend on
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A device, or a gateway that serves several.
+
+    Args:
+        name: like no other in the fleet; the same after every restart.
+        data: its samples.
+        execution: settings of this machine that override the run's: device, threads, memory.
+    """
+
+    name: str
+    data: EdgeData
+    execution: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, home: Path) -> None:
+        """Write it to the folder where the edge keeps all of its files."""
+        with writing(home):
+            home.mkdir(parents=True, exist_ok=True)
+        write_json(home / FILE, to_plain(self))
+
+    @classmethod
+    def load(cls, home: Path) -> Edge:
+        """The edge that lives in a folder."""
+        about = read_json(home / FILE, "description of the edge")
+        return cls(
+            str(about["name"]), from_plain(EdgeData, about["data"], "data"), about["execution"]
+        )
+
+
+def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes]:
+    """The reply to a message, both as `Parcel.encoded` has them.
+
+    What went wrong in a way that people can mend is told to the platform in one line.
+
+    Args:
+        home: the edge's folder.
+        kind: see `courier.Kind`.
+        facts, tensors: of the message.
+    """
+    act = {"introduce": introduce, "round": take_part, "reveal": reveal, "measure": measure}[kind]
+    try:
+        reply = act(home, Parcel.decoded(facts, tensors))
+    except FedmetaError as error:
+        reply = Parcel({"refused": str(error)})
+    return reply.encoded()
+
+
+def introduce(home: Path, question: Parcel) -> Parcel:
+    """Who this edge is: its nodes' names and sizes, and the sums that common scaling needs.
+
+    Of the samples only n, Σx and Σx² over all of them are told, and which classes there are.
+    """
+    edge, settings = Edge.load(home), build_settings(question.facts["table"])
+    federation = read_shard(edge.data, settings.data, settings.training.seed, edge.name)
+    facts: dict[str, Any] = {
+        "name": edge.name,
+        "nodes": [[node.name, len(node.support), len(node.query)] for node in federation.nodes],
+        "data": data_digest(federation),
+        "task": to_plain(federation.task),
+        "shape": list(federation.inputs.shape[1:]),
+        "bytes": federation.inputs.dtype == "uint8",
+        "features": list(federation.features),
+    }
+    if settings.uplink.secure_aggregation:
+        facts["key"] = public_key(home)
+    if settings.data.scaling == "none":
+        return Parcel(facts)
+    held = [
+        torch.from_numpy(part) for node in federation.nodes for part in (node.support, node.query)
+    ]
+    sums = sums_of(federation.inputs, torch.cat(held).numpy(), settings.data.scaling)
+    return Parcel(
+        {**facts, "count": sums.count},
+        {"total": torch.from_numpy(sums.total), "squares": torch.from_numpy(sums.squares)},
+    )
+
+
+def data_digest(federation: Federation) -> str:
+    """A fingerprint of who the nodes are and how much each has."""
+    sizes = ((node.name, len(node.support), len(node.query)) for node in federation.nodes)
+    return hashlib.sha256(repr(list(sizes)).encode()).hexdigest()[:16]
+
+
+def take_part(home: Path, request: Parcel) -> Parcel:
+    """Σ contributions of this edge's nodes to a round; computed once, however often it is asked.
+
+    Raises:
+        StaleError, LostMemoryError: see `memory.answered`.
+    """
+    started = time.perf_counter()
+    facts = request.facts
+    call = Call(facts["round"], facts["life"], facts["counted"], request.digest(NOT_OF_THE_REPLY))
+    if not str(facts["run"]).isalnum():
+        raise ParcelError(f"run {facts['run']!r} has no proper name", "check the platform")
+    memory = Memory(home / "memory" / facts["run"])
+    if answered(memory.entries(), call):
+        return memory.reply(call.round)
+    job, share = _job(Edge.load(home), request)
+    with machine(job.layout.execution):
+        cohort = replace(job.cohort, share=share)
+        # The edge shortens its sum, not what its nodes add to it on this machine.
+        uplink = replace(job.uplink, compression=Compression())
+        engine = LocalEngine(job.algorithm, cohort, job.layout, uplink=uplink)
+        theta = job.model.theta
+        like = job.algorithm.broadcast(engine.start(theta)[0])
+        shared = unflatten(request.tensors["shared"], like)
+        first = request.tensors.get("start")
+        known = {name: shared[name] for name in theta} if first is None else unflatten(first, theta)
+        nodes = with_secrets(engine.start(known)[1])
+        kept: NodeState = {}
+        if call.counted > 0:
+            kept = memory.states(call.counted)
+            restore(nodes, kept)
+        total = engine.contributed(shared, nodes, call.round)
+        wire, left = _shortened(job.uplink.compression, total, kept, call)
+    told = {
+        "round": call.round,
+        "run": facts["run"],
+        "name": facts["name"],
+        "seconds": round(time.perf_counter() - started, 3),
+        "notes": [*engine.notes(), *_refusals(nodes, job)][:_NOTES],
+    }
+    if job.uplink.secure_aggregation:
+        sealed = seal(home, facts, total, shared)
+        reply = Parcel({**told, **sealed.facts}, sealed.tensors)
+    else:
+        reply = Parcel(told, pack_contribution(total, shared, wire))
+    memory.remember(call, {**nodes, **left}, reply)
+    return reply
+
+
+def measure(home: Path, request: Parcel) -> Parcel:
+    """What this edge's nodes say of models that they are sent: sums over all nodes, nothing else.
+
+    "loss": Σ D_i ℓ_i(model) for every model, ℓ_i the loss on query samples after adaptation, and
+    Σ D_i. "fisher": Σ squared gradients of single query samples, and how many there are.
+    """
+    facts, edge = request.facts, Edge.load(home)
+    job, _ = _job(edge, request)
+    settings = build_settings(facts["table"])
+    models = {
+        name: unpack_model(request.tensors[name], settings.model, job.loss)
+        for name in facts["models"]
+    }
+    sums: dict[str, torch.Tensor] = {}
+    sizes = torch.tensor([node.size for node in job.federation.sources], dtype=torch.float64)
+    for name, model in models.items():
+        if facts["what"] == "fisher":
+            device = job.layout.execution.torch_device
+            squares, count = fisher_sums(model, job.federation, device)
+            sums |= {name: flatten(squares, list(model.theta)), "count": count.cpu()}
+        else:
+            execution, seed = job.layout.execution, job.training.seed
+            losses = source_losses(model, job.federation, execution, seed)
+            each = torch.tensor(losses, dtype=torch.float64)
+            sums |= {name: (sizes * each).sum(), "count": sizes.sum()}
+    return Parcel({key: facts[key] for key in ("run", "what", "name")}, sums)
+
+
+def _shortened(
+    compression: Compression, total: Contribution, kept: NodeState, call: Call
+) -> tuple[Tree | None, NodeState]:
+    """The sum as it goes over the wire, and what is left for the next one (error feedback)."""
+    if compression.method == "none":
+        return None, {}
+    wanted = total.update
+    if _RESIDUAL in kept:
+        wanted = tree.add(wanted, kept[_RESIDUAL])
+    wire = compression.encoded(wanted, randomness.key(call.round))
+    return wire, {_RESIDUAL: tree.subtract(wanted, compression.decoded(wire, wanted))}
+
+
+def _refusals(nodes: NodeState, job: Job) -> list[str]:
+    """Which nodes the edge's own guard has refused, and how often."""
+    names = [node.name for node in job.federation.sources]
+    return [f"node {name} was refused {n} times" for name, n in refusals(nodes, names).items()]
+
+
+def _job(edge: Edge, request: Parcel) -> tuple[Job, Share]:
+    """What this edge has to compute, with its own data and machine."""
+    facts = request.facts
+    settings = build_settings(merged([facts["table"], {"execution": dict(edge.execution)}]))
+    federation = read_shard(edge.data, settings.data, settings.training.seed, edge.name)
+    if data_digest(federation) != facts["data"]:
+        raise DataError(
+            f"the data of edge {edge.name} are no longer those it joined with",
+            "put them back, or start the edge in a new folder under another name",
+        )
+    task = facts["task"]
+    federation = with_classes(
+        federation, Task(task["kind"], task["outputs"], tuple(task["class_names"]))
+    )
+    job = prepare(
+        federation,
+        settings.model,
+        settings.algorithm,
+        settings.training,
+        loss=settings.loss,
+        scaling=Scaling.from_tensors(request.tensors),
+        execution=settings.execution,
+        augmentation=settings.augmentation,
+        uplink=settings.uplink,
+        participation=settings.participation,
+    )
+    share = facts["share"]
+    return job, Share(share["samples"], share["first"], tuple(share["sizes"]))

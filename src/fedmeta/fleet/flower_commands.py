@@ -1,0 +1,264 @@
+"""Flower's own programs: their command lines, and starting and stopping them as processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError
+from fedmeta.core.storage import write_bytes, writing
+
+LINK = "fleet"  # what our SuperLink is called in Flower's configuration
+DATABASE = "superlink.db"
+_FLOWER = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+}
+_START, _STOP = 60.0, 10.0  # seconds that a program gets for it
+_PARENT_DEATH = 1  # PR_SET_PDEATHSIG
+
+
+class ProgramError(FedmetaError):
+    """A program of Flower's that does not start, or ends when it should not."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Where the keys of a fleet lie, as `fedmeta certs` lays them out.
+
+    Args:
+        folder: has ca.crt, at the platform server.pem and server.key, at an edge its own key.
+    """
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """Tells the platform from an impostor; every machine has it."""
+        return self._there("ca.crt")
+
+    def of_platform(self) -> list[str]:
+        """Flags of the SuperLink."""
+        return [
+            *("--ssl-ca-certfile", str(self.authority)),
+            *("--ssl-certfile", str(self._there("server.pem"))),
+            *("--ssl-keyfile", str(self._there("server.key"))),
+            "--enable-supernode-auth",
+        ]
+
+    def of_edge(self, name: str) -> list[str]:
+        """Flags of a SuperNode."""
+        key = self._there(f"nodes/{name}")
+        return [
+            *("--root-certificates", str(self.authority)),
+            *("--auth-supernode-private-key", str(key)),
+        ]
+
+    def _there(self, name: str) -> Path:
+        path = (self.folder / name).absolute()
+        if not path.is_file():
+            raise SettingError(
+                f"there is no {path}",
+                "make it with fedmeta certs, copy it here, or write --insecure for a trial",
+            )
+        return path
+
+
+def superlink(folder: Path, host: str, port: int, credentials: Credentials | None) -> list[str]:
+    """The command that starts the platform's SuperLink, with its database in a folder."""
+    return [
+        *("flower-superlink", "--host", host, "--port", str(port)),
+        *("--database", str((folder / DATABASE).absolute())),
+        "--disable-runtime-dependency-installation",
+        *(credentials.of_platform() if credentials else ["--insecure"]),
+    ]
+
+
+def supernode(
+    name: str, home: Path, platform: str, port: int, credentials: Credentials | None
+) -> list[str]:
+    """The command that starts an edge's SuperNode.
+
+    Args:
+        name: of the edge.
+        home: its folder.
+        platform: HOST:PORT of the SuperLink, or of the fence before it.
+        port: a free one of this machine, for the SuperNode's own processes.
+        credentials: None: neither encrypted nor authenticated.
+    """
+    return [
+        *("flower-supernode", "--superlink", platform, "--port", str(port)),
+        *("--node-config", f'edge="{home.absolute()}"'),
+        *(credentials.of_edge(name) if credentials else ["--insecure"]),
+    ]
+
+
+def worker(home: Path) -> list[str]:
+    """The command that starts the process which does an edge's work (`worker`)."""
+    return [sys.executable, "-m", "fedmeta.fleet.worker", str(home.absolute())]
+
+
+def register(key: Path) -> list[str]:
+    """The command that lets the edge with a public key join, under the name of the key's file."""
+    what = ["flwr", "supernode", "register", str(key.absolute()), LINK]
+    return [*what, "--name", key.stem, "--format", "json"]
+
+
+def unregister(number: int) -> list[str]:
+    """The command that takes this back; Flower gave the number."""
+    return ["flwr", "supernode", "unregister", str(number), LINK]
+
+
+def submit(app: Path, run: Path) -> list[str]:
+    """The command that starts the run planned in a folder."""
+    config = f'folder="{run.absolute()}"'
+    return ["flwr", "run", str(app.absolute()), LINK, "--run-config", config]
+
+
+def write_config(home: Path, port: int, credentials: Credentials | None) -> None:
+    """Tell `flwr` where our SuperLink is; `home` is its $FLWR_HOME."""
+    how = f'root-certificates = "{credentials.authority}"' if credentials else "insecure = true"
+    text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "127.0.0.1:{port}"\n'
+    with writing(home):
+        home.mkdir(parents=True, exist_ok=True)
+    write_bytes(home / "config.toml", f"{text}{how}\n".encode())
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What every program of Flower's is started with.
+
+    Args:
+        home: $FLWR_HOME, where it keeps its configuration and the apps it was sent.
+    """
+    own = str(Path(sys.executable).parent)  # Flower finds its other programs by $PATH
+    path = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **_FLOWER, "FLWR_HOME": str(home.absolute()), "PATH": path}
+
+
+def typed(command: Sequence[str], home: Path) -> str:
+    """A command as a person would type it."""
+    settings = {**_FLOWER, "FLWR_HOME": str(home.absolute())}
+    assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
+    return f"{assignments} {shlex.join(command)}"
+
+
+@contextmanager
+def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program and all that it starts, for as long as the context lasts.
+
+    Args:
+        command: with its arguments.
+        home: $FLWR_HOME.
+        log: file that gets what it prints.
+    """
+    with writing(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = log.open("ab")
+    with output:
+        process = subprocess.Popen(
+            _found(command, environment(home)),
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that all of it can be stopped at once
+            preexec_fn=_die_with_parent,
+        )
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a program and its children to end, and end them."""
+    for sign, patience in ((signal.SIGTERM, _STOP), (signal.SIGKILL, _STOP)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+
+
+def finished(command: Sequence[str], home: Path) -> str:
+    """Run a program to its end; returns what it printed."""
+    try:
+        done = subprocess.run(
+            _found(command, environment(home)),
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=2 * _START,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProgramError(f"{shlex.join(command[:3])} takes too long", "try again") from error
+    if done.returncode != 0:
+        said = " ".join((done.stdout + done.stderr).split())[-300:]
+        raise ProgramError(f"{shlex.join(command[:3])} failed ({said})", "see --help")
+    return done.stdout
+
+
+def await_port(host: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a program that was started listens at a port."""
+    end = time.monotonic() + _START
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise ProgramError(
+                f"Flower's SuperLink ended at once ({_last_line(log)})", f"see {log}"
+            )
+        with suppress(OSError), socket.create_connection((host, port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise ProgramError(f"nothing listens at {host}:{port} after {_START:g} s", f"see {log}")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def check_free(host: str, port: int) -> None:
+    """Refuse a port that is in use, before anything is started."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError as error:
+            raise SettingError(
+                f"cannot listen at {host}:{port} ({error.strerror})",
+                "stop what runs there, or choose another --port",
+            ) from error
+
+
+def _found(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    path = shutil.which(command[0], path=env["PATH"])
+    if path is None:
+        raise MissingExtraError(f"Flower's program {command[0]}", "flower")
+    return [path, *command[1:]]
+
+
+def _die_with_parent() -> None:
+    """In the child: end when the command that started it does, even if that is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"

@@ -1,0 +1,136 @@
+"""A fleet for trying, all of it on this machine: keys, shards of a federation, and processes.
+
+RUN-edges/certs            keys of platform and edges
+RUN-edges/edge-1/ …        an edge each: its shard, and what it must remember
+RUN-edges/targets.safetensors
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from fedmeta.config.settings import Table
+from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.user_code import refuse_code
+from fedmeta.data.federation import Federation
+from fedmeta.engine.ranks import Ranks
+from fedmeta.fleet import flower_commands as programs
+from fedmeta.fleet.app_bundle import shipped, write_app
+from fedmeta.fleet.certificates import make_authority, make_node, make_server
+from fedmeta.fleet.edge import Edge
+from fedmeta.fleet.flower_commands import Credentials
+from fedmeta.fleet.launch import APP, Host, hosting, run_to_end, serving
+from fedmeta.fleet.plan import FOLDER, Plan
+from fedmeta.fleet.shards import EdgeData, save_shard
+from fedmeta.fleet.transport import FleetSettings
+from fedmeta.training.loop import Callback
+
+
+def new_plan(folder: Path, table: Table, fleet: FleetSettings, targets: EdgeData | None) -> None:
+    """Write the plan and the app of a new run.
+
+    Args:
+        folder: of the run.
+        table: its settings.
+        fleet: how to deal with edges.
+        targets: nodes to judge the model on.
+    """
+    if (folder / FOLDER).exists():
+        raise RunFolderError(
+            f"{folder} holds a run already", "continue it with --resume, or choose another --out"
+        )
+    RunFolder(folder).check_free()
+    moved = write_app(folder / FOLDER / APP, table)
+    Plan(secrets.token_hex(8), moved, fleet, targets).save(folder)
+
+
+def planned(folder: Path, typed: Table) -> Plan:
+    """The plan of a run that goes on, with its app written anew.
+
+    Nothing that lies in a run folder is run: the app is ours, and code of the user's own is what
+    was typed now.
+
+    Args:
+        folder: of the run.
+        typed: settings that name the code again.
+    """
+    plan = Plan.load(folder)
+    refuse_code(plan.table, shipped(typed), folder)
+    app = folder / FOLDER / APP
+    shutil.rmtree(app, ignore_errors=True)
+    write_app(app, typed)
+    return plan
+
+
+def deal_out(
+    place: Path,
+    federation: Federation,
+    count: int,
+    device: Callable[[str], str] = lambda node: node,
+) -> EdgeData | None:
+    """A folder with a shard of the source nodes for every edge; returns where the targets are.
+
+    Args:
+        place: for the folders.
+        federation: who holds what.
+        count: how many edges.
+        device: where a node of that name lives, if several may live together.
+    """
+    homes = list(dict.fromkeys(device(node.name) for node in federation.sources))
+    if count > len(homes):
+        raise SettingError(
+            f"there are {count} edges for {len(homes)} source nodes",
+            "give every edge at least one: fewer --edges or more --nodes",
+        )
+    for number, name in enumerate(_names(count)):
+        share = Ranks(number, count).share(len(homes))
+        here = homes[share.start : share.stop]
+        shard = (place / name / "shard.safetensors").absolute()
+        Edge(name, EdgeData(str(shard))).save(place / name)
+        save_shard(shard, federation, [n for n in federation.sources if device(n.name) in here])
+    if not federation.targets:
+        return None
+    targets = (place / "targets.safetensors").absolute()
+    save_shard(targets, federation, federation.targets)
+    return EdgeData(str(targets))
+
+
+def make_keys(folder: Path, count: int) -> None:
+    """An authority, the platform's certificate, and a key for every edge."""
+    make_authority(folder)
+    make_server(folder, ["localhost", "127.0.0.1"])
+    for name in _names(count):
+        make_node(folder, name)
+
+
+def run_trial(
+    folder: Path, place: Path, certs: Path | None, port: int | None, callbacks: Sequence[Callback]
+) -> None:
+    """Start platform and edges, follow the run to its end, and stop them.
+
+    Args:
+        folder: of the run; has a plan.
+        place: has a folder for every edge.
+        certs: keys of the fleet; None: neither encrypted nor authenticated.
+        port: for the platform; None: any free one.
+        callbacks: told of every round.
+    """
+    homes = sorted(place.glob("edge-*"))
+    credentials = None if certs is None else Credentials(certs)
+    keys = [] if certs is None else [certs / "nodes" / f"{home.name}.pub" for home in homes]
+    host = Host(folder.absolute(), "127.0.0.1", port or programs.free_port(), credentials)
+    with ExitStack() as stack:
+        superlink = stack.enter_context(hosting(host, keys))
+        for home in homes:
+            stack.enter_context(serving(home.name, home, f"127.0.0.1:{host.port}", credentials))
+        run_to_end(host, superlink, callbacks)
+
+
+def _names(count: int) -> list[str]:
+    digits = len(str(count))  # so that the order of names is that of numbers
+    return [f"edge-{number:0{digits}d}" for number in range(1, count + 1)]

@@ -1,0 +1,314 @@
+"""A whole run of the platform: wait for edges, train, and leave a run folder like any other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedmeta.config.settings import Settings, Table, build_settings, merged, subtable
+from fedmeta.core import randomness
+from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.storage import read_json, write_json, writing
+from fedmeta.data.description import describe
+from fedmeta.data.federation import Federation
+from fedmeta.data.settings import DataSettings
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.platform import FleetEngine
+from fedmeta.fleet.queries import Survey
+from fedmeta.fleet.roster import Roster, first_roster, known_federation
+from fedmeta.fleet.shards import EdgeData, read_shard
+from fedmeta.fleet.transport import Courier, FleetError, FleetSettings, check_name
+from fedmeta.models.meta_model import load_theta
+from fedmeta.priors import Regularizer
+from fedmeta.priors.importance import importance_file, write_importance
+from fedmeta.training import checkpoints
+from fedmeta.training.from_settings import kept_scaling
+from fedmeta.training.job import Job, TrainingSettings
+from fedmeta.training.loop import Callback, Run, train
+from fedmeta.training.prior_strength import balance, tied_model
+from fedmeta.training.run_importance import store_importance
+from fedmeta.uplink.masking import FEWEST
+
+FOLDER = "fleet"  # of a run folder: what only a fleet has
+FILE = "plan.json"
+_LIFE = "life.json"
+_STRENGTH, _PILOT = "strength.json", "pilot"
+_NOT_FOR_EDGES = ("prior", "init")  # of the settings: the platform's own business
+_POLL = 1.0  # seconds between two looks at who has connected
+
+
+def edges_folder(folder: Path) -> Path:
+    """Where a fleet for trying has its edges: beside the run folder, which holds no samples."""
+    return folder.parent / f"{folder.name}-edges"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a platform is to do.
+
+    Args:
+        run: a name for edges to keep their memory under, letters and digits.
+        table: the settings of the run, as `settings.build_settings` takes them.
+        fleet: how to deal with edges.
+        targets: nodes whose samples the platform has, to judge the model on; None: none.
+    """
+
+    run: str
+    table: Table
+    fleet: FleetSettings
+    targets: EdgeData | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write it into a run folder."""
+        with writing(folder):
+            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        plain = {
+            "run": self.run,
+            "table": self.table,
+            "fleet": to_plain(self.fleet),
+            "targets": to_plain(self.targets),
+        }
+        write_json(folder / FOLDER / FILE, plain)
+
+    def request(self, life: int = 0) -> dict[str, Any]:
+        """What every message to an edge says of the run.
+
+        Args:
+            life: how often the platform was started.
+        """
+        table = {key: value for key, value in self.table.items() if key not in _NOT_FOR_EDGES}
+        return {"run": self.run, "life": life, "table": table}
+
+    @classmethod
+    def load(cls, folder: Path) -> Plan:
+        """The plan in a run folder."""
+        about = read_json(folder / FOLDER / FILE, "plan of the fleet")
+        targets = about["targets"]
+        return cls(
+            about["run"],
+            about["table"],
+            from_plain(FleetSettings, about["fleet"], "fleet"),
+            from_plain(EdgeData, targets, "targets") if targets else None,
+        )
+
+
+def carry_out(
+    folder: Path,
+    courier: Courier,
+    callbacks: Sequence[Callback] = (),
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Run:
+    """Start the run that a folder plans, or go on with it where it was left.
+
+    Args:
+        folder: of the run; has a plan.
+        courier: reaches the edges.
+        callbacks: told of every round.
+        waiting: called with a line of text while the platform waits for edges.
+    """
+    plan, place = Plan.load(folder), folder / FOLDER
+    settings = build_settings(plan.table)
+    check_fleet(plan.fleet, settings)
+    prior: Regularizer | None = getattr(settings.algorithm, "prior", None)
+    request = plan.request(_next_life(place))
+    roster = Roster.load(place)
+    if roster is None:
+        roster = _gathered(plan.fleet, settings, courier, request, waiting)
+        kept = kept_scaling(settings, roster.common.shape)
+        roster = roster if kept is None else replace(roster, scaling=kept)
+        roster.save(place)
+    found: Table = {}  # settings that were left open
+    if prior is not None and settings.prior.strength == "auto":
+        found = {"prior": {"strength": _strength(plan, prior, roster, folder, courier, waiting)}}
+        settings = build_settings(merged([plan.table, found]))
+    begun = (folder / "settings.json").exists()
+    saved = checkpoints.rounds(RunFolder(folder).checkpoints) if begun else []
+    now = roster.until(saved[-1] if saved else 0)
+    federation = _known(plan, roster)
+
+    def engine(job: Job) -> FleetEngine:
+        _describe(folder, federation)
+        return FleetEngine(job, now, courier, plan.fleet, request, place, waiting)
+
+    run = train(
+        federation,
+        settings.model,
+        settings.algorithm,
+        replace(settings.training, checkpoint_every=1),
+        loss=settings.loss,
+        scaling=roster.scaling,
+        execution=settings.execution,
+        participation=settings.participation,
+        augmentation=settings.augmentation,
+        uplink=settings.uplink,
+        initial=load_theta(settings.init) if settings.init else None,
+        folder=folder,
+        resume=begun,
+        callbacks=callbacks,
+        about_data=to_plain(settings.data),
+        origin={"table": merged([plan.table, found])},
+        engine=engine,
+    )
+    if settings.importance == "path":
+        store_importance(folder, "path", run.meta_model, federation)
+    elif settings.importance == "fisher":
+        survey = Survey(courier, Roster.load(place) or now, plan.fleet, request, waiting)
+        facts = {"kind": "fisher", "run": run.meta_model.about["run"], "tasks": 1}
+        file, theta = importance_file(folder, "fisher"), run.meta_model.theta
+        write_importance(file, survey.fisher(run.meta_model), theta, facts)
+    return run
+
+
+def check_fleet(fleet: FleetSettings, settings: Settings) -> None:
+    """Refuse what a fleet cannot do, or cannot do together."""
+    share, uplink = settings.participation, settings.uplink
+    if share.lost > 0:
+        raise SettingError(
+            f"participation.lost is {share.lost:g}",
+            "leave it out: in a fleet uploads get lost by themselves",
+        )
+    if share.independent:
+        raise SettingError(
+            "participation.independent is asked for, but a fleet draws edges, not nodes",
+            "leave it out; no amplification by sampling is claimed for a fleet",
+        )
+    tied = getattr(settings.algorithm, "prior", None) is not None
+    asks = settings.importance == "fisher" or (tied and settings.prior.strength == "auto")
+    if asks and uplink.privacy.on:
+        raise SettingError(
+            "λ = auto and importance fisher ask nodes for sums without noise, but dp is asked for",
+            "give λ as a number and use importance path, or leave dp out",
+        )
+    if asks and uplink.secure_aggregation:
+        raise SettingError(
+            "λ = auto and importance fisher ask edges for sums of their own, which no mask hides",
+            "give λ as a number and use importance path, or leave secure aggregation out",
+        )
+    asked = len(share.counted(fleet.edges, 1, randomness.key(0)))
+    if uplink.secure_aggregation and asked < FEWEST:
+        raise SettingError(
+            f"secure aggregation is asked for, but a round asks {asked} of {fleet.edges} edges: "
+            "with so few a sum gives away what each has sent",
+            f"have at least {FEWEST} edges asked, or leave it out and use dp = 'local'",
+        )
+
+
+def _known(plan: Plan, roster: Roster) -> Federation:
+    """Who takes part, as far as the platform knows: its targets' samples are all it has.
+
+    Of the settings it looks at data and seed alone: this is for readers of a run folder too, which
+    must not run the code that its plan may name.
+    """
+    targets = None
+    if plan.targets is not None:
+        data = from_plain(DataSettings, subtable(plan.table, "data"), "data")
+        training = from_plain(TrainingSettings, subtable(plan.table, "training"), "training")
+        targets = read_shard(plan.targets, data, training.seed, "target", role="target")
+    return known_federation(roster.until(0), targets)
+
+
+def targets_of(folder: Path) -> Federation | None:
+    """The nodes that a fleet's model is judged on; None: the run is none of a fleet.
+
+    The source nodes are left out, since their samples are on their edges.
+    """
+    if not (folder / FOLDER / FILE).exists():
+        return None
+    plan, roster = Plan.load(folder), Roster.load(folder / FOLDER)
+    if roster is None or plan.targets is None:
+        raise RunFolderError(
+            f"run {folder} is a fleet's without target nodes: its data are on its edges",
+            "name data to judge it on with --data",
+        )
+    known = _known(plan, roster)
+    return known.with_nodes(known.targets)
+
+
+def _strength(
+    plan: Plan,
+    prior: Regularizer,
+    roster: Roster,
+    folder: Path,
+    courier: Courier,
+    waiting: Callable[[str], None],
+) -> float:
+    """λ = "auto" found (`fedmeta.training.prior_strength`): a run without it, then losses.
+
+    That run lies in the folder `fleet/pilot`, so that it goes on after a crash like any other.
+    """
+    place = folder / FOLDER
+    file, pilot = place / _STRENGTH, place / _PILOT
+    if not file.exists():
+        if not (pilot / FOLDER / FILE).exists():
+            own = {key: value for key, value in plan.table.items() if key != "prior"}
+            own = merged([own, {"training": {"evaluate_every": 0}, "importance": "none"}])
+            Plan(f"{plan.run}pilot", own, plan.fleet).save(pilot)
+            roster.save(pilot / FOLDER)  # the same edges, and inputs scaled as they will be
+        waiting("λ is found by a run without the prior")
+        free = carry_out(pilot, courier, (), waiting).meta_model
+        edges = Roster.load(pilot / FOLDER) or roster
+        survey = Survey(courier, edges, plan.fleet, Plan.load(pilot).request(), waiting)
+        losses = survey.losses({"tied": tied_model(prior, free), "free": free})
+        rule = balance(prior, free, losses["tied"], losses["free"])
+        write_json(file, rule._asdict())
+        waiting(f"λ = {rule.strength:.4g}")
+    return float(read_json(file, "λ of the prior")["strength"])
+
+
+def _describe(folder: Path, federation: Federation) -> None:
+    """federation.json: the platform knows how much its source nodes have, but not of what."""
+    about = describe(federation)
+    for node in about["nodes"]:
+        if node["role"] == "source":
+            node["classes"] = {}
+    write_json(folder / "federation.json", about)
+
+
+def _next_life(place: Path) -> int:
+    """How often the platform was started, this time included; on disk before anyone is asked."""
+    file = place / _LIFE
+    life = int(read_json(file, "starts of the platform")["life"]) + 1 if file.exists() else 1
+    write_json(file, {"life": life})
+    return life
+
+
+def _gathered(
+    fleet: FleetSettings,
+    settings: Settings,
+    courier: Courier,
+    request: Mapping[str, Any],
+    waiting: Callable[[str], None],
+) -> Roster:
+    """Wait until enough edges have introduced themselves."""
+    known: dict[int, Parcel] = {}
+    end, told = time.monotonic() + fleet.deadline, -1
+    while len(known) < fleet.edges:
+        connected = courier.connected()
+        strangers = {*connected} - {*known}
+        if len(known) + len(strangers) >= fleet.edges:
+            question = Parcel(dict(request))
+            answers = courier.ask("introduce", dict.fromkeys(strangers, question), fleet.deadline)
+            for address, answer in answers.items():
+                why = answer if isinstance(answer, str) else answer.facts.get("refused")
+                if why is not None:
+                    raise FleetError(f"an edge cannot take part: {why}", "mend it and start again")
+                if isinstance(answer, Parcel):
+                    check_name(answer, connected[address])
+                    known[address] = answer
+        elif len(known) + len(strangers) != told:
+            told = len(known) + len(strangers)
+            waiting(f"{told} of {fleet.edges} edges are connected")
+        if len(known) < fleet.edges:
+            if time.monotonic() > end:
+                raise FleetError(
+                    f"only {len(known) + len(strangers)} of {fleet.edges} edges connected within "
+                    f"{fleet.deadline:g} s",
+                    "start the others, or raise --deadline, and go on with --resume",
+                )
+            time.sleep(_POLL)
+    return first_roster(list(known.items()), settings.data)

@@ -1,0 +1,368 @@
+"""What the platform does: ask edges, add up their sums, take its step; and go on when some fail."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmeta.algorithms.algorithm import Contribution, Fleet, NodeState, PlatformState
+from fedmeta.core import randomness
+from fedmeta.core.errors import FedmetaError
+from fedmeta.core.tree import Tree, map_leaves
+from fedmeta.engine.cohort import weighed
+from fedmeta.engine.local import RoundResult, platform_half
+from fedmeta.engine.round_metrics import Reading
+from fedmeta.fleet.edge_table import EdgeStatus, read_edges, write_edges
+from fedmeta.fleet.message import Parcel, flatten, unpack_contribution
+from fedmeta.fleet.roster import Member, Roster
+from fedmeta.fleet.secure_rounds import mask_facts, read_sealed, unseal
+from fedmeta.fleet.transport import Courier, FleetError, FleetSettings, check_name, present
+from fedmeta.training.job import Job
+from fedmeta.training.loop import diverged
+from fedmeta.uplink.guard import Reply, Verdict, judge
+from fedmeta.uplink.masking import FEWEST
+
+_ASKED = 23  # the purpose of the draw of who is asked
+_ATTEMPTS = 3  # rounds below quorum in a row that stop the run
+
+
+class Answer(NamedTuple):
+    """What an edge added to a round, and the bytes it was sent and sent itself."""
+
+    total: Contribution
+    down: int
+    up: int
+
+
+class FleetEngine:
+    """Runs rounds over edges; `training.train` takes it as it takes the local engine.
+
+    What it keeps as node states is, for every edge, the last round that was counted: the edges keep
+    the rest (`memory`). `train` must save a checkpoint after every round, before the next one is
+    asked for: edges drop what a checkpoint does not know of.
+
+    Args:
+        job: what is trained.
+        roster: the edges, as of the newest checkpoint.
+        courier: reaches them.
+        settings: quorum and deadline.
+        request: facts that every message has: run, life, settings table.
+        folder: where roster and table of edges are kept.
+        waiting: called with a line of text while the platform waits for edges.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        roster: Roster,
+        courier: Courier,
+        settings: FleetSettings,
+        request: Mapping[str, Any],
+        folder: Path,
+        waiting: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._job, self._roster, self._courier = job, roster, courier
+        self._settings, self._request, self._folder = settings, dict(request), folder
+        self._waiting, self._notes = waiting, list[str]()
+        self._refused: set[int] = set()
+        before = {row.name: replace(row, state="waiting") for row in read_edges(folder)}
+        self._status = {
+            m.name: before.get(m.name, EdgeStatus(m.name, len(m.nodes))) for m in roster.members
+        }
+        self._draws = randomness.fold(randomness.key(job.training.seed), _ASKED)
+        # Noise that protects nodes must not be known from the seed, nor drawn twice.
+        self._secret = torch.tensor(secrets.randbits(63), dtype=torch.int64)
+        self._fresh = True  # nothing was asked since the platform was started
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Weights and penalties of all nodes of the roster."""
+        execution = self._job.layout.execution
+        nodes = [node for member in self._roster.members for node in member.nodes]
+        sizes = [support + query for _, support, query in nodes]
+        weights, penalties = weighed(
+            self._job.algorithm, [name for name, _, _ in nodes], sizes, execution.torch_dtype
+        )
+        self._weights = weights.to(execution.torch_device)
+        self._penalties = penalties.to(execution.torch_device)
+        self.fleet = Fleet(self._penalties.sum(), len(nodes))
+
+    def start(self, theta: Tree) -> tuple[PlatformState, NodeState]:
+        """The platform's state before the first round, and that no edge was counted yet."""
+        state = self._job.algorithm.init(theta, self.fleet)
+        state = PlatformState(*map_leaves(torch.clone, (state.theta, dict(state.memory))))
+        counted = {m.name: torch.zeros((), dtype=torch.int64) for m in self._roster.members}
+        return state, {"counted": counted}
+
+    def round(self, state: PlatformState, nodes: NodeState, number: int) -> RoundResult:
+        """One round: asked, and asked again while too few answer.
+
+        Raises:
+            FleetError: after three rounds in a row below quorum.
+            DivergedError: when no edge has finite numbers any more.
+        """
+        counted = dict(nodes["counted"])
+        state = self._admit(state, counted, number)
+        shared = self._job.algorithm.broadcast(state)
+        for attempt in range(_ATTEMPTS):
+            asked = self._asked(number, attempt)
+            least = math.ceil(self._settings.quorum * len(asked))
+            if self._job.uplink.secure_aggregation:
+                least = max(least, FEWEST)
+            answers = self._answers(asked, shared, counted, number, attempt, least)
+            if len(answers) >= least:
+                break
+            if all("is not finite" in self._status[m.name].state for m in asked):
+                raise diverged(number, self._job.algorithm, None)
+            self._note(
+                f"round {number}: {len(answers)} of {len(asked)} edges answered, {least} are "
+                "needed: it is repeated"
+            )
+        else:
+            self._publish()
+            raise FleetError(
+                f"round {number} had too few edges {_ATTEMPTS} times in a row "
+                f"({len(answers)} of {len(asked)} answered, {least} are needed; "
+                f"{self._silent(asked, answers)})",
+                "bring edges back and go on with --resume, or lower --quorum",
+            )
+        total, rows = self._added_up(answers)
+        total = self._released(total, number)
+        for name in answers:
+            counted[name] = torch.full((), number, dtype=torch.int64)
+            self._status[name].rounds += 1
+        weight = self._weights[rows].sum(-1)
+        after, metrics = platform_half(self._job.algorithm, state, total, self.fleet, weight)
+        self._publish()
+        values = torch.stack(list(metrics.values()), dim=-1).cpu()
+        known = {
+            "counted": len(rows),
+            "edges": len(answers),
+            "bytes_down": sum(each.down for each in answers.values()) / len(rows),
+            "bytes_up": sum(each.up for each in answers.values()) / len(rows),
+        }
+        reading = Reading(list(metrics)[:-1], values, known, None)
+        return RoundResult(after, {"counted": counted}, reading)
+
+    def notes(self) -> list[str]:
+        """What happened since the last look that people should know of."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _note(self, line: str) -> None:
+        self._notes.append(line)
+        self._waiting(line)
+
+    def _admit(self, state: PlatformState, counted: Tree, number: int) -> PlatformState:
+        """Take in edges that are new, or back under another address, at a round's beginning."""
+        known = {member.address for member in self._roster.members}
+        connected = self._courier.connected()
+        strangers = {*connected} - known - self._refused
+        if not strangers:
+            return state
+        question = Parcel(self._request)
+        answers = self._courier.ask(
+            "introduce", dict.fromkeys(strangers, question), self._settings.deadline
+        )
+        before, members = self._roster, len(self._roster.members)
+        for address, answer in sorted(answers.items()):
+            try:
+                if isinstance(answer, str) or "refused" in answer.facts:
+                    why = answer if isinstance(answer, str) else answer.facts["refused"]
+                    self._note(f"an edge could not introduce itself: {why}")
+                    continue
+                check_name(answer, connected[address])
+                self._check_address(answer)
+                self._roster = self._roster.with_member(answer, address, number)
+            except FedmetaError as error:
+                self._refused.add(address)
+                self._note(f"an edge was not let in: {error}")
+        for member in self._roster.members[members:]:
+            counted[member.name] = torch.zeros((), dtype=torch.int64)
+            self._status[member.name] = EdgeStatus(member.name, len(member.nodes))
+            self._note(f"edge {member.name} joined in round {number}: {len(member.nodes)} nodes")
+        if self._roster is before:
+            return state
+        self._roster.save(self._folder)
+        if len(self._roster.members) == members:
+            return state
+        old = self.fleet
+        self._weigh()
+        new = self._penalties[old.nodes :]
+        return self._job.algorithm.welcomed(
+            state, self._job.model.theta, Fleet(new.sum(), len(new))
+        )
+
+    def _check_address(self, introduction: Parcel) -> None:
+        """Keys prove addresses: who comes from another one is not who it says it is."""
+        name = str(introduction.facts["name"])
+        if self._settings.authenticated and self._roster.named(name) is not None:
+            raise FleetError(
+                f"an edge with another key calls itself {name}", "give every edge its own name"
+            )
+
+    def _asked(self, number: int, attempt: int) -> list[Member]:
+        """Who is asked in a round: a seeded share of the edges."""
+        draws = self._draws if attempt == 0 else randomness.fold(self._draws, attempt)
+        share = replace(self._job.participation, lost=0.0)
+        places = share.counted(len(self._roster.members), number, draws)
+        return [self._roster.members[place] for place in places.tolist()]
+
+    def _answers(
+        self,
+        asked: Sequence[Member],
+        shared: Tree,
+        counted: Tree,
+        number: int,
+        attempt: int,
+        least: int,
+    ) -> dict[str, Answer]:
+        """What the edges that answered well have answered, by name."""
+        end = time.monotonic() + self._settings.deadline
+        # After a start everyone gets the time to come back; later a round waits for a quorum alone.
+        enough = len(asked) if self._fresh else least
+        here = present(self._courier, [m.address for m in asked], enough, end, self._waiting)
+        self._fresh = False
+        vector = flatten(shared, list(shared))
+        parties = [member for member in asked if member.address in here]
+        masks = {}
+        if self._job.uplink.secure_aggregation:
+            masks = mask_facts(parties, self._request["life"], attempt)
+        parcels = {m.address: self._parcel(m, vector, counted, number, masks) for m in parties}
+        replies = self._courier.ask("round", parcels, max(end - time.monotonic(), 1.0))
+        read: dict[str, Contribution] = {}
+        down, up = dict.fromkeys(self._status, 0), dict.fromkeys(self._status, 0)
+        for member in asked:
+            name, status = member.name, self._status[member.name]
+            silent = "no answer in time" if member.address in parcels else "not connected"
+            reply = replies.get(member.address, silent)
+            if member.address in parcels:
+                down[name] = parcels[member.address].size
+                status.bytes_down += down[name]
+            try:
+                read[name] = self._read(member, reply, shared, number)
+            except FedmetaError as error:
+                self._not_counted(name, number, error.problem)
+                continue
+            assert isinstance(reply, Parcel), "or it would not have been read"
+            up[name] = reply.size
+            status.seen(up[name], float(reply.facts["seconds"]))
+            for line in reply.facts["notes"]:
+                self._note(f"edge {name}: {line}")
+        verdict = self._judged(read, shared, {"round": number, **masks}, down, up, end)
+        for name, reason in verdict.refused.items():
+            self._not_counted(name, number, reason)
+        for name, scale in verdict.clipped.items():
+            self._note(f"round {number}: edge {name} was clipped to {scale:.3g} of its norm")
+        return {n: Answer(one, down[n], up[n]) for n, one in verdict.accepted.items()}
+
+    def _judged(
+        self,
+        read: Mapping[str, Contribution],
+        shared: Tree,
+        asked: Mapping[str, Any],
+        down: dict[str, int],
+        up: dict[str, int],
+        end: float,
+    ) -> Verdict:
+        """Who is counted; where sums are masked, they are opened first."""
+        known = self._as_known(read)
+        if not self._job.uplink.secure_aggregation:
+            return judge(self._job.uplink.guard, known, shared)
+        addresses = {member.name: member.address for member in self._roster.members}
+        facts = {**self._request, **asked}
+        left = max(end - time.monotonic(), 1.0)
+        opened = unseal(self._courier, addresses, known, facts, shared, left)
+        for name, size in opened.down.items():
+            down[name] += size
+            self._status[name].bytes_down += size
+        for name, size in opened.up.items():
+            up[name] += size
+            self._status[name].bytes_up += size
+        return opened.verdict
+
+    def _not_counted(self, name: str, number: int, reason: str) -> None:
+        self._status[name].state = f"not counted: {reason}"
+        self._note(f"round {number}: edge {name} was not counted: {reason}")
+
+    def _as_known(self, read: Mapping[str, Contribution]) -> dict[str, Reply]:
+        """What edges have sent beside what the platform itself knows of their shares."""
+        replies, start = {}, 0
+        for member in self._roster.members:
+            nodes = slice(start, start + len(member.nodes))
+            if member.name in read:
+                share = float(self._weights[nodes].sum())
+                rho = float(self._penalties[nodes].sum())
+                replies[member.name] = Reply(read[member.name], share, rho)
+            start = nodes.stop
+        return replies
+
+    def _released(self, total: Contribution, number: int) -> Contribution:
+        """The sum as the platform may look at it: under central privacy with noise."""
+        fraction = self._job.participation.fraction
+        return self._job.uplink.released(
+            total,
+            self._weights.max(),
+            fraction * self.fleet.penalty,
+            randomness.fold(self._secret, number).to(self._weights.device),
+        )
+
+    def _read(self, member: Member, reply: Parcel | str, shared: Tree, number: int) -> Contribution:
+        """What a reply adds to the sum, if it is one; whether it may is the guard's to say."""
+        if isinstance(reply, str):
+            raise FleetError(reply, "check it")
+        if "refused" in reply.facts:
+            raise FleetError(str(reply.facts["refused"]), "check it")
+        said = tuple(reply.facts.get(key) for key in ("run", "round", "name"))
+        if said != (self._request["run"], number, member.name):
+            raise FleetError(f"it answered to something else ({said[1:]})", "nothing to do")
+        if self._job.uplink.secure_aggregation:
+            return read_sealed(reply, shared)
+        return unpack_contribution(reply.tensors, shared, self._job.uplink.compression)
+
+    def _parcel(
+        self,
+        member: Member,
+        vector: Tensor,
+        counted: Tree,
+        number: int,
+        masks: Mapping[str, Any],
+    ) -> Parcel:
+        """What an edge is sent in a round."""
+        last = int(counted[member.name])
+        base = self._roster.told(member)
+        facts = {**self._request, **base.facts, "round": number, "counted": last, **masks}
+        tensors = {"shared": vector, **base.tensors}
+        if last == 0 and number > 1:  # what its nodes start from was sent to others long ago
+            theta = self._job.model.theta
+            tensors["start"] = flatten(theta, list(theta))
+        return Parcel(facts, tensors)
+
+    def _added_up(self, answers: Mapping[str, Answer]) -> tuple[Contribution, Tensor]:
+        """Σ of the edges' sums in the order of the roster, and the places of their nodes."""
+        total: Contribution | None = None
+        rows, start = [], 0
+        for member in self._roster.members:
+            end = start + len(member.nodes)
+            if member.name in answers:
+                part = answers[member.name].total
+                total = part if total is None else map_leaves(torch.add, total, part)
+                rows.append(torch.arange(start, end))
+            start = end
+        assert total is not None, "a quorum is at least one"
+        return total, torch.cat(rows).to(self._weights.device)
+
+    def _silent(self, asked: Sequence[Member], answers: Mapping[str, object]) -> str:
+        first = next(member for member in asked if member.name not in answers)
+        return f"{first.name}: {self._status[first.name].state.removeprefix('not counted: ')}"
+
+    def _publish(self) -> None:
+        write_edges(self._folder, [self._status[member.name] for member in self._roster.members])

@@ -1,0 +1,252 @@
+"""Whom the platform knows: the edges of a run, their nodes, and what all of them have in common."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmeta.core.errors import DataError
+from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.storage import read_json, read_tensors, write_json, write_tensors
+from fedmeta.data.federation import Federation, Node, Task
+from fedmeta.data.pool import Array
+from fedmeta.data.scaling import Scaling, Sums, scaling_from
+from fedmeta.data.settings import DataSettings
+from fedmeta.engine.cohort import Share
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.shards import merged_classes, with_classes
+
+_ROSTER, _SCALING = "roster.json", "scaling.safetensors"
+
+
+@dataclass(frozen=True)
+class Member:
+    """An edge of the fleet.
+
+    Args:
+        name: its own.
+        address: the number under which Flower reaches it; may change when it restarts.
+        first: the first round that it may take part in.
+        data: fingerprint of its nodes, see `edge.data_digest`.
+        nodes: name, support and query size of each.
+        key: public, for masks; empty where there are none.
+    """
+
+    name: str
+    address: int
+    first: int
+    data: str
+    nodes: tuple[tuple[str, int, int], ...]
+    key: str = ""
+
+    @property
+    def samples(self) -> int:
+        """ΣD_i of its nodes."""
+        return sum(support + query for _, support, query in self.nodes)
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all edges of a run have in common, fixed when it starts.
+
+    Args:
+        task: with all classes that anyone has.
+        shape: of one sample.
+        pixels: whether samples are bytes.
+        features: names of columns, if any.
+    """
+
+    task: Task
+    shape: tuple[int, ...]
+    pixels: bool
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Roster:
+    """All edges in a fixed order, which is the order of every sum.
+
+    Args:
+        members: those that were there at the start by name, then those that joined.
+        common: see `Common`.
+        scaling: of the inputs, from the sums of those that were there at the start.
+    """
+
+    members: tuple[Member, ...]
+    common: Common
+    scaling: Scaling
+
+    def save(self, folder: Path) -> None:
+        """Write it to the platform's folder."""
+        write_tensors(folder / _SCALING, self.scaling.tensors(), {})
+        write_json(folder / _ROSTER, {"members": to_plain(self.members), **to_plain(self.common)})
+
+    @classmethod
+    def load(cls, folder: Path) -> Roster | None:
+        """The roster of a run that was started before; None: there is none yet."""
+        if not (folder / _ROSTER).exists():
+            return None
+        about = read_json(folder / _ROSTER, "roster of the fleet")
+        members = about.pop("members")
+        common = Common(
+            from_plain(Task, about["task"], "task"),
+            tuple(about["shape"]),
+            about["pixels"],
+            tuple(about["features"]),
+        )
+        tensors, _ = read_tensors(folder / _SCALING, "scaling of the fleet")
+        return cls(tuple(_member(each) for each in members), common, Scaling.from_tensors(tensors))
+
+    def until(self, number: int) -> Roster:
+        """Without those that joined after a round."""
+        kept = [each for each in self.members if each.first <= max(number, 1)]
+        return replace(self, members=tuple(kept))
+
+    def named(self, name: str) -> Member | None:
+        """The edge of that name, if there is one."""
+        return next((each for each in self.members if each.name == name), None)
+
+    def share(self, member: Member) -> Share:
+        """What an edge must know of all the others."""
+        place = self.members.index(member)
+        nodes = [node for each in self.members for node in each.nodes]
+        return Share(
+            sum(each.samples for each in self.members),
+            sum(len(each.nodes) for each in self.members[:place]),
+            (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
+        )
+
+    def told(self, member: Member) -> Parcel:
+        """What every message to an edge says of the fleet it is a part of."""
+        facts = {
+            "name": member.name,
+            "data": member.data,
+            "share": asdict(self.share(member)),
+            "task": asdict(self.common.task),
+        }
+        return Parcel(facts, self.scaling.tensors())
+
+    def with_member(self, introduction: Parcel, address: int, first: int) -> Roster:
+        """With an edge that has introduced itself: a new one, or a known one that has come back."""
+        facts = introduction.facts
+        nodes = tuple((str(name), int(s), int(q)) for name, s, q in facts["nodes"])
+        name, data, key = (str(facts.get(part, "")) for part in ("name", "data", "key"))
+        member = Member(name, address, first, data, nodes, key)
+        known = self.named(member.name)
+        if known is not None:
+            if known.data != member.data:
+                raise DataError(
+                    f"edge {member.name} came back with other nodes than it joined with",
+                    "put its data back, or give it another name",
+                )
+            back = replace(known, address=address, key=key)
+            others = tuple(back if m is known else m for m in self.members)
+            return replace(self, members=others)
+        self._check(introduction, member)
+        return replace(self, members=(*self.members, member))
+
+    def _check(self, introduction: Parcel, member: Member) -> None:
+        """Refuse an edge that does not fit the run."""
+        facts, common = introduction.facts, self.common
+        taken = {name for each in self.members for name, _, _ in each.nodes}
+        if twice := [name for name, _, _ in member.nodes if name in taken]:
+            raise DataError(
+                f"edge {member.name} has a node {twice[0]!r} that another edge has already",
+                "give every node a name of its own",
+            )
+        if tuple(facts["shape"]) != common.shape or facts["bytes"] != common.pixels:
+            raise DataError(
+                f"edge {member.name} has samples of shape {tuple(facts['shape'])}, others of "
+                f"{common.shape}",
+                "give all edges data of the same kind",
+            )
+        if tuple(facts["features"]) != common.features:
+            raise DataError(
+                f"edge {member.name} has other columns than the others",
+                f"give all edges the columns {', '.join(common.features) or 'in one order'}",
+            )
+        task = facts["task"]
+        unknown = sorted({*task["class_names"]} - {*common.task.class_names})
+        if task["kind"] != common.task.kind or unknown:
+            raise DataError(
+                f"edge {member.name} has {task['kind']} labels"
+                + (
+                    f" with class {unknown[0]!r}, which no other had at the start"
+                    if unknown
+                    else ""
+                ),
+                "let it take part from the start of a new run",
+            )
+
+
+def first_roster(introductions: Sequence[tuple[int, Parcel]], settings: DataSettings) -> Roster:
+    """The roster of a new run, from what edges have said of themselves.
+
+    Args:
+        introductions: address and introduction of every edge.
+        settings: how inputs are scaled.
+    """
+    if settings.scaling_from == "pool":
+        raise DataError(
+            "scaling_from is 'pool', but nobody sees all samples of a fleet", "use 'sources'"
+        )
+    ordered = sorted(introductions, key=lambda each: str(each[1].facts["name"]))
+    facts = [introduction.facts for _, introduction in ordered]
+    first = facts[0]
+    classes = merged_classes([each["task"]["class_names"] for each in facts])
+    outputs = len(classes) if classes else int(first["task"]["outputs"])
+    task = Task(first["task"]["kind"], outputs, classes)
+    common = Common(task, tuple(first["shape"]), bool(first["bytes"]), tuple(first["features"]))
+    sums: Sums | None = None
+    if settings.scaling != "none":
+        for _, introduction in ordered:
+            total, squares = (introduction.tensors[n].numpy() for n in ("total", "squares"))
+            part = Sums(int(introduction.facts["count"]), total, squares)
+            sums = part if sums is None else sums + part
+    scaling = scaling_from(sums, common.pixels, settings.scaling_floor)
+    roster = Roster((), common, scaling)
+    for address, introduction in ordered:
+        roster = roster.with_member(introduction, address, first=1)
+    return roster
+
+
+def known_federation(roster: Roster, targets: Federation | None) -> Federation:
+    """The federation as the platform sees it: all nodes by name and size, the targets' samples.
+
+    The samples of the source nodes are blank: rows of a file that has only holes there, so that
+    they take neither memory nor disk.
+    """
+    common = roster.common
+    kind, values = np.uint8 if common.pixels else np.float32, common.task.kind == "regression"
+    sources = [node for member in roster.members for node in member.nodes]
+    nodes, start = [], 0
+    rows: Array = np.zeros((0, *common.shape), kind)
+    labels: Array = np.zeros((0, common.task.outputs) if values else 0, float if values else int)
+    if targets is not None:
+        targets = with_classes(targets, common.task)
+        rows, labels, start = targets.inputs, targets.labels, len(targets.inputs)
+        nodes = [replace(node, role="target") for node in targets.nodes]
+    count = start + sum(support + query for _, support, query in sources)
+    with tempfile.TemporaryFile(prefix="fedmeta-blank-") as file:
+        inputs = np.memmap(file, kind, "w+", shape=(count, *common.shape))
+    inputs[:start] = rows
+    all_labels: Array = np.zeros((count, *labels.shape[1:]), labels.dtype)
+    all_labels[:start] = labels
+    blank = []
+    for name, support, query in sources:
+        middle, end = start + support, start + support + query
+        blank.append(Node(name, "source", np.arange(start, middle), np.arange(middle, end)))
+        start = end
+    return Federation(
+        inputs, all_labels, common.task, [*blank, *nodes], "a fleet", (), common.features
+    )
+
+
+def _member(about: dict[str, Any]) -> Member:
+    nodes = tuple((name, support, query) for name, support, query in about["nodes"])
+    return Member(**{**about, "nodes": nodes})

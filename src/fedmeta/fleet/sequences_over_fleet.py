@@ -1,0 +1,136 @@
+"""Tasks of a sequence over a fleet for trying: `sequences.run_sequence` takes it as its trainer.
+
+Every task is a run of the fleet. What it takes over from earlier ones is the platform's: a model to
+start from, a prior, its importance. Devices hold the samples of the task, and of their own past if
+they keep any.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedmeta.config.settings import Table, merged
+from fedmeta.core import tree
+from fedmeta.core.errors import FedmetaError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import write_tensors
+from fedmeta.fleet.local_fleet import deal_out, new_plan, planned
+from fedmeta.fleet.plan import FILE, FOLDER
+from fedmeta.fleet.transport import FleetSettings
+from fedmeta.models.meta_model import load_theta
+from fedmeta.priors import Regularizer, SquaredMahalanobis
+from fedmeta.priors.importance import importance_file, read_importance, write_importance
+from fedmeta.studies.sequences.carrying import Past
+from fedmeta.studies.sequences.declaration import TaskSequence
+from fedmeta.training.loop import Callback
+from fedmeta.training.repeats import Repeat
+
+Conduct = Callable[[Path, Path, Sequence[Callback]], None]
+"""Brings the run in a folder to its end, with the edges whose folders are in another."""
+
+
+@dataclass(frozen=True)
+class FleetTasks:
+    """Trains tasks over edges of this machine.
+
+    Args:
+        folder: of the sequence; the runs lie below it.
+        place: where edges have their folders.
+        fleet: how many edges, and how to deal with them.
+        conduct: starts platform and edges.
+    """
+
+    folder: Path
+    place: Path
+    fleet: FleetSettings
+    conduct: Conduct
+
+    def __call__(
+        self,
+        sequence: TaskSequence,
+        number: int,
+        past: Past,
+        repeat: Repeat,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        """Bring the run of one task to its end; Fisher diagonals are added to `past`."""
+        assert repeat.folder is not None, "a fleet's runs are kept"
+        run = RunFolder(repeat.folder)
+        place = self.place / run.path.relative_to(self.folder)
+        if not run.has_ended():
+            if not (run.path / FOLDER / FILE).exists():  # not planned, or killed while it was
+                shutil.rmtree(run.path, ignore_errors=True)
+                shutil.rmtree(place, ignore_errors=True)
+                self._plan(sequence, number, past, repeat, place)
+            else:
+                planned(run.path, sequence.table_of_task(number, repeat.settings.training.seed))
+            try:
+                self.conduct(run.path, place, callbacks)
+            except FedmetaError:
+                if not run.has_ended():  # one that diverged has
+                    raise
+        file = importance_file(run.path, "fisher")
+        if file.exists():
+            past.fishers.append(read_importance(file, load_theta(run.path), "fisher"))
+
+    def _plan(
+        self, sequence: TaskSequence, number: int, past: Past, repeat: Repeat, place: Path
+    ) -> None:
+        assert repeat.folder is not None
+        training = repeat.settings.training
+        last = number + 1 == len(sequence.tasks)
+        weighs = sequence.method.prior == "fisher" and sequence.pull > 0 and not last
+        table = merged(
+            [
+                sequence.table_of_task(number, training.seed),
+                {"training": {"rounds": training.rounds}},
+                {"importance": "fisher"} if weighs else {},
+            ]
+        )
+        targets = deal_out(place, repeat.federation, self.fleet.edges, device)
+        table |= _carried(sequence, number, past, repeat, place)
+        new_plan(repeat.folder, table, self.fleet, targets)
+
+
+def device(node: str) -> str:
+    """Where a node lives: what a device has of an earlier task is a node of its own, at its place.
+
+    Example:
+        >>> from fedmeta.studies.sequences.drawing import in_task
+        >>> device(in_task(0, "hall")), device("hall")
+        ('hall', 'hall')
+    """
+    return re.sub(r"^task-\d+/", "", node)
+
+
+def _carried(sequence: TaskSequence, number: int, past: Past, repeat: Repeat, place: Path) -> Table:
+    """What a task takes over, as settings that name files."""
+    if repeat.initial is None:
+        return {}
+    place, first = place.absolute(), past.models[0]
+    table: Table = {"init": str(place / "initial.safetensors")}
+    replace(first, theta=repeat.initial).save(table["init"])
+    prior: Regularizer | None = getattr(repeat.settings.algorithm, "prior", None)
+    if prior is None:
+        return table
+    file = place / "prior.safetensors"
+    if prior.prior.keys() == first.theta.keys():
+        replace(first, theta=prior.prior).save(file)
+    else:  # heads of other tasks are left out
+        write_tensors(file, prior.prior, {})
+    own: Table = {"model": str(file), "strength": prior.strength, "kind": sequence.method.prior}
+    if isinstance(prior, SquaredMahalanobis):
+        own["importance"] = str(place / "importance.safetensors")
+        diagonal = tree.scale(2.0, prior.importance)  # A = ½F
+        write_importance(Path(own["importance"]), diagonal, prior.prior, {"kind": "fisher"})
+    elif sequence.method.prior == "outputs":
+        own["data"] = str(place / "unlabelled.npz")
+        rows = np.concatenate(past.drawn.platform[:number])
+        np.savez(own["data"], x=past.drawn.tasks[0].inputs[rows])
+    return {**table, "prior": own}

@@ -1,0 +1,116 @@
+"""The platform as Flower's ServerApp: `plan.carry_out` over Flower's grid.
+
+The run folder, which has the plan, is named by the run's configuration:
+`flwr run APP NAME --run-config 'folder="FOLDER"'`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedmeta.core.errors import FedmetaError
+from fedmeta.core.storage import write_json
+from fedmeta.fleet.flower_records import from_records, to_records
+from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.plan import FOLDER, carry_out
+from fedmeta.fleet.transport import Kind
+
+from flwr.app import Context, Message, MessageType  # isort: skip  # after wire
+from flwr.serverapp import Grid, ServerApp  # isort: skip
+
+OUTCOME = "outcome.json"
+_KINDS = {
+    "introduce": MessageType.QUERY,
+    "round": MessageType.TRAIN,
+    "reveal": f"{MessageType.TRAIN}.reveal",
+    "measure": MessageType.EVALUATE,
+}
+_POLL = 0.3  # seconds between two looks for replies
+_SPARE = 30.0  # seconds that a message outlives its deadline, so that late replies can be told
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carry out the plan of a run folder; how it ended is left there."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    folder = Path(str(context.run_config["folder"]))
+    outcome = {"problem": "", "remedy": "", "code": 0}
+    try:
+        carry_out(folder, GridCourier(grid), waiting=_say)
+    except FedmetaError as error:
+        outcome = {"problem": error.problem, "remedy": error.remedy, "code": error.exit_code}
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        outcome = {"problem": said, "remedy": "see the log of the SuperLink", "code": 1}
+        raise
+    finally:  # nobody looks into this process
+        write_json(folder / FOLDER / OUTCOME, outcome)
+
+
+class GridCourier:
+    """Flower's grid as a courier.
+
+    Args:
+        grid: of the run.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def connected(self) -> dict[int, str]:
+        """Flower's numbers of the SuperNodes that are online, and the names they registered."""
+        return {node.node_id: node.name for node in self._grid.get_nodes()}
+
+    def ask(
+        self, kind: Kind, parcels: Mapping[int, Parcel], deadline: float
+    ) -> dict[int, Parcel | str]:
+        """Send to all and wait for all, but not beyond the deadline."""
+        end, asked = time.monotonic() + deadline, {}
+        for address, parcel in parcels.items():
+            message = Message(
+                to_records(parcel),
+                dst_node_id=address,
+                message_type=_KINDS[kind],
+                ttl=deadline + _SPARE,
+                group_id=str(parcel.facts.get("round", "")),
+            )
+            for number in self._grid.push_messages([message]):
+                if number:
+                    asked[number] = address
+        replies: dict[int, Parcel | str] = {}
+        while asked and time.monotonic() < end:
+            for message in self._grid.pull_messages(list(asked)):
+                # By the question: an error in the name of a dead node comes from the SuperLink.
+                address = asked.pop(message.metadata.reply_to_message_id)
+                replies[address] = _read(message)
+            if asked:
+                time.sleep(_POLL)
+        return replies
+
+
+def _read(message: Message) -> Parcel | str:
+    if message.has_error():
+        return f"Flower's error {message.error.code} ({message.error.reason})"
+    try:
+        return from_records(message.content)
+    except FedmetaError as error:
+        return error.problem
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it has ended: it would hold the run folder."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _say(line: str) -> None:
+    print(f"fedmeta: {line}", file=sys.stderr, flush=True)

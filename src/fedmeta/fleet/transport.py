@@ -1,0 +1,102 @@
+"""How the platform reaches edges: what carries messages, how long to wait, how many must answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from fedmeta.core.errors import FedmetaError, require, require_positive, require_whole
+from fedmeta.fleet.message import Parcel
+
+Kind = Literal["introduce", "round", "reveal", "measure"]
+"""What an edge is asked: who it is, its part of a round, the seeds that open masked sums, or sums
+that say how good a model is."""
+
+_POLL = 0.5  # seconds between two looks at who is connected
+
+
+class FleetError(FedmetaError):
+    """Too few edges answered; the state after the last good round is kept."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """How a platform deals with its edges.
+
+    Args:
+        edges: how many to wait for before the first round.
+        quorum: share of the edges asked that must answer, in (0, 1]; with fewer the round is
+            repeated.
+        deadline: longest time to wait for the answers of a round, and for edges to connect, in s.
+        authenticated: edges prove themselves by keys, so that each has an address of its own for
+            good and none can take another's name.
+    """
+
+    edges: int = 2
+    quorum: float = 0.5
+    deadline: float = 300.0
+    authenticated: bool = True
+
+    def __post_init__(self) -> None:
+        require_whole("edges", self.edges, 1)
+        require(0 < self.quorum <= 1, "quorum", self.quorum, "a share above 0 and at most 1")
+        require_positive("deadline", self.deadline)
+
+
+class Courier(Protocol):
+    """What carries parcels to edges and back: Flower's grid, or a test's own."""
+
+    def connected(self) -> dict[int, str]:
+        """Addresses of the edges that are there now, and the names their keys were let in under.
+
+        A name is empty where there are no keys.
+        """
+        ...
+
+    def ask(
+        self, kind: Kind, parcels: Mapping[int, Parcel], deadline: float
+    ) -> dict[int, Parcel | str]:
+        """Replies by address; a text says why there is none. Who is late is left out."""
+        ...
+
+
+def present(
+    courier: Courier,
+    asked: Collection[int],
+    enough: int,
+    end: float,
+    waiting: Callable[[str], None],
+) -> list[int]:
+    """Those asked who are connected, once there are enough of them or time is up.
+
+    Args:
+        courier: knows who is connected.
+        asked: their addresses.
+        enough: how many to wait for.
+        end: when to wait no longer, on the monotonic clock.
+        waiting: called with a line of text if there is a wait.
+    """
+    told = False
+    while True:
+        connected = courier.connected()
+        here = [address for address in asked if address in connected]
+        if len(here) >= enough or time.monotonic() >= end:
+            return here
+        if not told:
+            waiting(f"waiting for {enough - len(here)} of {len(asked)} edges")
+            told = True
+        time.sleep(_POLL)
+
+
+def check_name(introduction: Parcel, let_in_as: str) -> None:
+    """Refuse an edge that gives itself another name than its key has."""
+    name = str(introduction.facts["name"])
+    if let_in_as not in ("", name):
+        raise FleetError(
+            f"the edge with the key of {let_in_as} calls itself {name}",
+            "start it with the name that its key was made for",
+        )

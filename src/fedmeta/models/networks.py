@@ -1,0 +1,204 @@
+"""The networks that come along: the paper's convolutional ones and small perceptrons.
+
+Bring your own by passing any `nn.Module` to `fedmeta.train`, or on the command line by naming a
+function `file.py:make` that takes (input shape, number of outputs) and returns a module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedmeta.core.errors import ModelError, SettingError, nearest, require, require_choice
+from fedmeta.core.user_code import load_object, names_code
+
+Activation = Literal["elu", "leaky-relu", "relu", "tanh"]
+Initialisation = Literal["pytorch", "truncated-normal"]
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU,
+    "leaky-relu": partial(nn.LeakyReLU, 0.2),
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+}
+_NETWORKS = ("auto", "cnn", "linear", "mlp")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which network to train.
+
+    Args:
+        name: "cnn" (for images, or for series of shape (channels, length)), "mlp", "linear", "auto"
+            (a cnn for images of at least 16×16, else an mlp), or your own as "file.py:function" or
+            "package.module:function".
+        channels: of the cnn's convolutions, in order; () takes the paper's for the image size, and
+            (16, 32) for series.
+        hidden: widths of the mlp's hidden layers.
+        activation: "elu", "leaky-relu" (slope 0.2), "relu" or "tanh".
+        last_pooling: "max" or "average" for the cnn's last pooling; the earlier ones take the max.
+        initialisation: "pytorch" (its defaults) or "truncated-normal" (weights σ = 0.1 cut at 2σ,
+            biases 0.1, as in the authors' code).
+    """
+
+    name: str = "auto"
+    channels: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = (64,)
+    activation: Activation = "elu"
+    last_pooling: Literal["max", "average"] = "max"
+    initialisation: Initialisation = "pytorch"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "channels", tuple(self.channels))
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        if self.name not in _NETWORKS and not names_code(self.name):
+            raise SettingError(
+                f"model {self.name!r} is unknown",
+                f"{nearest(self.name, _NETWORKS)}; or name your own as file.py:function",
+            )
+        for field in ("channels", "hidden"):
+            widths = getattr(self, field)
+            require(all(w >= 1 for w in widths), field, widths, "whole numbers of at least 1")
+        require_choice("activation", self.activation, get_args(Activation))
+        require_choice("last_pooling", self.last_pooling, ("max", "average"))
+        require_choice("initialisation", self.initialisation, get_args(Initialisation))
+
+
+class SamePool(nn.Module):
+    """3×3 pooling of stride 2 that keeps ⌈n/2⌉ rows and columns, the border left out of averages.
+
+    Series are pooled likewise along their one axis.
+
+    Example:
+        >>> SamePool("max")(torch.zeros(1, 1, 7, 8)).shape
+        torch.Size([1, 1, 4, 4])
+        >>> SamePool("average")(torch.zeros(1, 1, 7)).shape
+        torch.Size([1, 1, 4])
+    """
+
+    def __init__(self, kind: Literal["max", "average"]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Pool (n, channels, height, width) or (n, channels, length)."""
+        if images.ndim == 3:
+            return self._pool(images.unsqueeze(-2), (1, 3), (1, 2)).squeeze(-2)
+        return self._pool(images, (3, 3), (2, 2))
+
+    def _pool(self, images: Tensor, size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+        # One row short on even sizes (ceil_mode adds it at the end), one on either side on odd.
+        rows, columns = (
+            length % step for length, step in zip(images.shape[-2:], stride, strict=True)
+        )
+        border = (rows, columns)
+        if self.kind == "max":
+            return functional.max_pool2d(images, size, stride, padding=border, ceil_mode=True)
+        return functional.avg_pool2d(
+            images, size, stride, padding=border, ceil_mode=True, count_include_pad=False
+        )
+
+
+def build(settings: ModelSettings, shape: Sequence[int], outputs: int, seed: int) -> nn.Module:
+    """The network for inputs of a shape, with its initial weights drawn from the seed.
+
+    Args:
+        settings: which network.
+        shape: of one sample, channels first.
+        outputs: numbers per sample.
+        seed: of the initial weights; torch's own generator is left as it was.
+
+    Example:
+        >>> model = build(ModelSettings("mlp", hidden=(5,)), (1, 8, 8), 10, seed=0)
+        >>> sum(p.numel() for p in model.parameters())
+        385
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if names_code(settings.name):
+            model = _own(settings.name, shape, outputs)
+            if not isinstance(model, nn.Module):
+                raise ModelError(
+                    f"{settings.name} returned a {type(model).__name__}", "return an nn.Module"
+                )
+            return model
+        name = settings.name
+        if name == "auto":
+            name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
+        if name == "linear":
+            settings = replace(settings, hidden=())
+        model = (_cnn if name == "cnn" else _mlp)(settings, shape, outputs)
+        if settings.initialisation == "truncated-normal":
+            _truncated_normal(model)
+        return model
+
+
+def _own(name: str, shape: Sequence[int], outputs: int) -> object:
+    make = load_object(name, "model")
+    if not callable(make):
+        raise ModelError(f"{name} is a {type(make).__name__}", "name a function that makes a model")
+    try:
+        return make(tuple(shape), outputs)
+    except Exception as error:  # whatever the user's own code raises
+        raise ModelError(
+            f"{name} failed for shape {tuple(shape)} and {outputs} outputs "
+            f"({type(error).__name__}: {error})",
+            "mend that function: it takes (input shape, number of outputs)",
+        ) from error
+
+
+def paper_channels(shape: Sequence[int], outputs: int) -> tuple[int, ...]:
+    """The paper's widths: two convolutions for 28×28, three for 32×32, four for many classes."""
+    if min(shape[1:]) < 32:
+        return (32, 64)
+    return (32, 64, 128) if outputs <= 10 else (32, 64, 128, 256)
+
+
+def _cnn(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
+    if len(shape) not in (2, 3):
+        raise ModelError(
+            f"a cnn needs images, or series of shape (channels, length), but samples have shape "
+            f"{tuple(shape)}",
+            'use model "mlp"',
+        )
+    layers: list[nn.Module] = []
+    before, *space = shape
+    convolution: Callable[..., nn.Module] = partial(nn.Conv2d, kernel_size=3, padding=1)
+    channels = settings.channels
+    if len(shape) == 2:
+        convolution, channels = partial(nn.Conv1d, kernel_size=5, padding=2), channels or (16, 32)
+    channels = channels or paper_channels(shape, outputs)
+    for place, after in enumerate(channels):
+        last = place == len(channels) - 1
+        activation = _ACTIVATIONS[settings.activation]()
+        pooling = SamePool(settings.last_pooling if last else "max")
+        # All activations rise, so that the largest of a window stays the largest: after a maximum
+        # they give the same numbers as before it, on a quarter of the pixels.
+        ends = [pooling, activation] if pooling.kind == "max" else [activation, pooling]
+        layers += [convolution(before, after), *ends]
+        before, space = after, [math.ceil(length / 2) for length in space]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * math.prod(space), outputs))
+
+
+def _mlp(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten()]
+    before = math.prod(shape)
+    for after in settings.hidden:
+        layers += [nn.Linear(before, after), _ACTIVATIONS[settings.activation]()]
+        before = after
+    return nn.Sequential(*layers, nn.Linear(before, outputs))
+
+
+def _truncated_normal(model: nn.Module) -> None:
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
+            if layer.bias is not None:
+                nn.init.constant_(layer.bias, 0.1)

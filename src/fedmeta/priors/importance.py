@@ -1,0 +1,160 @@
+"""How much each parameter of a run's model mattered, on disk: made once, checked when it is used.
+
+    importance-fisher.safetensors    mean squared gradients of single samples on the source nodes
+    importance-path.safetensors      work along the path of training
+
+The file says which model it belongs to, tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmeta.core import randomness, tree
+from fedmeta.core.errors import DataError, RunFolderError
+from fedmeta.core.objective import Objective, adapt
+from fedmeta.core.storage import read_tensors, write_tensors
+from fedmeta.core.tree import Tree
+from fedmeta.data.federation import Federation
+from fedmeta.data.packing import unpacked
+from fedmeta.models.meta_model import MetaModel
+from fedmeta.priors.node_importance import fisher, fisher_contribution
+
+FORMAT = 1
+
+
+def importance_file(run: Path, kind: str) -> Path:
+    """Where a run keeps its importance of a kind ("fisher" or "path")."""
+    return run / f"importance-{kind}.safetensors"
+
+
+def federated_fisher(
+    model: MetaModel, federation: Federation, device: str | torch.device = "cpu"
+) -> Tree:
+    """The Fisher diagonal of a meta-model on its source nodes, from one sum per node.
+
+    F = Σ_i Σ_n (∂ℓ_n(φ_i)/∂φ)² / Σ_i |D^q_i|, over the query samples n of every source i, at its
+    own adapted model φ_i = θ − α∇L_i(θ, Dˢ_i): the curvature of the loss that the meta-model was
+    trained for, to first order in the adaptation. A node sends its sum and its count.
+
+    Args:
+        model: the meta-model.
+        federation: its source nodes are asked.
+        device: where to compute.
+
+    Example:
+        >>> import fedmeta
+        >>> data = fedmeta.load(fedmeta.DataSettings("sinusoid", nodes=10), seed=0)
+        >>> training = fedmeta.TrainingSettings(rounds=1)
+        >>> run = fedmeta.train(data, fedmeta.ModelSettings("mlp"), fedmeta.ADMMFedMeta(), training)
+        >>> importance = federated_fisher(run.meta_model, data)
+        >>> list(importance) == list(run.meta_model.theta)
+        True
+    """
+    total, count = fisher_sums(model, federation, device)
+    return {name: leaf.cpu() for name, leaf in fisher(total, count).items()}
+
+
+def fisher_sums(
+    model: MetaModel, federation: Federation, device: str | torch.device = "cpu"
+) -> tuple[Tree, torch.Tensor]:
+    """Numerator and denominator of `federated_fisher`: all that an edge tells of its nodes."""
+    if federation.task != model.task or federation.inputs.shape[1:] != model.input_shape:
+        raise DataError(
+            f"{federation.name} has other classes or shapes than the model was trained on",
+            "estimate the importance on data like its own",
+        )
+    dtype = next(iter(model.theta.values())).dtype
+    place = torch.device(device)
+    network = model.network.to(place, dtype)
+    theta = {name: leaf.to(place) for name, leaf in model.theta.items()}
+    rule = model.adaptation.fitted(theta)
+    objective = Objective(lambda t, x, _key: network(t, x, None), model.loss)
+    total, count = tree.zeros_like(theta), torch.zeros((), dtype=dtype, device=place)
+    for node in federation.sources:
+        mine = tree.map_leaves(
+            lambda leaf: leaf.to(place), unpacked(federation, node, model.scaling, dtype)
+        )
+        phi = adapt(objective, rule, theta, mine.support, randomness.key(0))
+        squares, number = fisher_contribution(objective, phi, mine.query)
+        total, count = tree.add(total, squares), count + number
+    return total, count
+
+
+def write_importance(path: Path, importance: Tree, theta: Tree, facts: Mapping[str, Any]) -> None:
+    """Store an importance with what identifies the model it belongs to.
+
+    Args:
+        path: the file.
+        importance: F or Ω, with the names and shapes of θ.
+        theta: the model.
+        facts: plain facts to store beside it: `kind` and whatever people may want to know.
+    """
+    known = {**facts, "format": FORMAT, "tensors": _digests(theta)}
+    write_tensors(path, importance, {"importance": json.dumps(known)})
+
+
+def read_importance(path: Path, theta: Tree, kind: str) -> Tree:
+    """The importance in a file, or an error if it is of another model or another kind.
+
+    Args:
+        path: the file.
+        theta: θ_p, whole or in part.
+        kind: "fisher" or "path".
+    """
+    importance, metadata = read_tensors(path, "importance")
+    try:
+        facts = json.loads(metadata["importance"])
+        known, number, stored = facts["tensors"], facts["format"], facts["kind"]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise RunFolderError(
+            f"{path} is a safetensors file but no importance", "make one by fedmeta importance RUN"
+        ) from error
+    if number != FORMAT:
+        raise RunFolderError(
+            f"{path} has format {number!r}, this version reads {FORMAT}",
+            "make it again by fedmeta importance RUN",
+        )
+    if stored != kind:
+        raise RunFolderError(
+            f"{path} holds importance of the kind {stored!r}, not {kind!r}",
+            f'set prior.kind to "{stored}", or name another file',
+        )
+    for name, digest in _digests(theta).items():
+        if known.get(name) != digest:
+            found = "has other values there" if name in known else "is absent there"
+            raise RunFolderError(
+                f"{path} is the importance of another model: tensor {name!r} {found}",
+                "make it for the prior model by fedmeta importance RUN",
+            )
+    return {name: importance[name] for name in theta}
+
+
+def add_up(parts: Sequence[Tree]) -> Tree:
+    """The importance of several tasks together: their sum, tensor by tensor."""
+    total = parts[0]
+    for each in parts[1:]:
+        for name, leaf in total.items():
+            if name not in each or each[name].shape != leaf.shape:
+                raise RunFolderError(
+                    f"importance to be added is of another model: tensor {name!r} differs",
+                    "add importance of the same network",
+                )
+        total = tree.add(total, each)
+    return total
+
+
+def _digests(theta: Tree) -> dict[str, str]:
+    """A fingerprint of every tensor: shape and float32 values, wherever it lies."""
+    digests = {}
+    for name, leaf in theta.items():
+        plain = leaf.detach().to("cpu", torch.float32).contiguous()
+        content = f"{tuple(plain.shape)}".encode() + plain.numpy().tobytes()
+        digests[name] = hashlib.sha256(content).hexdigest()
+    return digests

@@ -1,0 +1,102 @@
+"""What the model predicts, held near to what the prior model predicts: distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from fedmeta.core.errors import DataError, ModelError, SettingError, require_positive
+from fedmeta.core.tree import Tree
+from fedmeta.priors.regularizer import (
+    fit,
+    require_finite,
+    require_shapes,
+    require_strength,
+    seen,
+    slope,
+    tried,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputKL:
+    """λ · mean over inputs of KL(p_{θ_p} ‖ p_θ), p_θ = softmax(logits(θ)/T).
+
+    The gradient is computed by autograd. It shrinks as 1/T² for large T: give λ·T² to keep the
+    pull of T = 1. The inputs are the platform's own, without labels; nodes send nothing for it.
+
+    Args:
+        strength: λ ≥ 0.
+        prior: θ_p, with all tensors of θ, as logits need them all.
+        predict: (θ, inputs) → logits, (inputs, classes), of one model for θ and θ_p; a
+            `FunctionalModel` is one.
+        inputs: unlabelled inputs, scaled as the model wants them, (n, *shape).
+        temperature: T > 0; above 1 also the small probabilities count.
+
+    Example:
+        >>> import torch
+        >>> def predict(theta, inputs):
+        ...     return inputs * theta["a"]
+        >>> prior = OutputKL(1.0, {"a": torch.zeros(2)}, predict, torch.ones(3, 2))
+        >>> prior.value({"a": torch.tensor([1.0, 0.0])})
+        tensor(0.1201)
+        >>> prior.value({"a": torch.tensor([5.0, 5.0])})  # other parameters, the same outputs
+        tensor(0.)
+
+    Hinton, Vinyals, Dean, Distilling the knowledge in a neural network, 2015; Li, Hoiem, Learning
+    without forgetting, ECCV 2016.
+    """
+
+    strength: float
+    prior: Tree
+    predict: Callable[[Tree, Tensor], Tensor]
+    inputs: Tensor
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_strength(self.strength)
+        require_positive("temperature", self.temperature)
+        if self.inputs.ndim == 0 or len(self.inputs) == 0:
+            raise DataError("there are no inputs to compare outputs on", "give at least one")
+
+    def value(self, theta: Tree) -> Tensor:
+        """λ · mean KL(p_{θ_p} ‖ p_θ)."""
+        teacher, student = self._log_probabilities(self.prior), self._log_probabilities(theta)
+        return self.strength * (teacher.exp() * (teacher - student)).sum(dim=-1).mean()
+
+    def _log_probabilities(self, theta: Tree) -> Tensor:
+        return log_softmax(self.predict(theta, self.inputs) / self.temperature, dim=-1)
+
+    def gradient(self, theta: Tree) -> Tree:
+        """λ ∇_θ mean KL(p_{θ_p} ‖ p_θ)."""
+        return slope(self.value, theta)
+
+    def checked(self, theta: Tree) -> OutputKL:
+        """Fitted, and refused if the logits of θ_p or of θ are none."""
+        fitted = self.fitted(theta)
+        require_finite(fitted.prior)
+        for point, where in ((fitted.prior, "prior"), (theta, "initial")):
+            logits = tried(f"predict of the {where} model", self.predict, point, fitted.inputs)
+            if logits.ndim != 2 or len(logits) != len(fitted.inputs) or logits.shape[1] < 2:
+                raise SettingError(
+                    f"predict returns shape {tuple(logits.shape)} for {len(fitted.inputs)} inputs",
+                    "return logits of at least two classes, one row per input",
+                )
+            if not bool(seen(logits).isfinite().all()):
+                raise ModelError(
+                    f"the {where} model predicts NaN or infinite logits",
+                    "look at the inputs and at their scaling",
+                )
+        return fitted
+
+    def fitted(self, theta: Tree) -> OutputKL:
+        """The same on θ's device and in its dtype; refuses a prior that lacks a tensor."""
+        prior = fit(self.prior, theta)
+        remedy = "use a prior of the whole model: predictions need every tensor"
+        require_shapes("the prior model", prior, theta, remedy)
+        leaf = next(iter(theta.values()))
+        dtype = leaf.dtype if self.inputs.is_floating_point() else self.inputs.dtype
+        return replace(self, prior=prior, inputs=self.inputs.to(device=leaf.device, dtype=dtype))

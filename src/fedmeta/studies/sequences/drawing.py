@@ -1,0 +1,225 @@
+"""Who holds what in every task of a sequence: one pool, no sample in two tasks.
+
+All tasks share the full head: classes keep their numbers, nodes hold only some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedmeta.core.errors import DataError, nearest
+from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out, read
+from fedmeta.data.federation import Positions, Role
+from fedmeta.data.precise import equal_parts, with_precise
+from fedmeta.data.readers.search_folders import places
+from fedmeta.data.seeding import stream
+from fedmeta.data.settings import BUILT_IN
+from fedmeta.studies.sequences.declaration import TaskSequence, TaskSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A sequence for one seed.
+
+    Args:
+        tasks: the federation of each task, all over the same pool.
+        platform: for each task the samples that the platform has of it, which no node holds. Their
+            labels are not looked at.
+    """
+
+    tasks: Sequence[Federation]
+    platform: Sequence[Positions]
+
+    def joint(self) -> Federation:
+        """All tasks at once: every device is a node for each of its tasks."""
+        nodes = [
+            replace(node, name=in_task(number, node.name))
+            for number, task in enumerate(self.tasks)
+            for node in task.nodes
+        ]
+        return self.tasks[0].with_nodes(nodes)
+
+    def judges(self, numbers: Sequence[int], role: Role = "target") -> Federation:
+        """The nodes of a role in some tasks, all as targets, to be evaluated at once."""
+        nodes = [
+            replace(node, name=in_task(number, node.name), role="target")
+            for number in numbers
+            for node in self.tasks[number].nodes
+            if node.role == role
+        ]
+        return self.tasks[0].with_nodes(nodes)
+
+    def held_out(self, share: float, seed: int) -> Drawn:
+        """The same without targets: a share of the sources plays target, what tuning may look at.
+
+        The devices that are held out are the same in all tasks where the tasks' devices are.
+        """
+        return replace(self, tasks=[task.hold_out(share, seed) for task in self.tasks])
+
+
+def in_task(number: int, node: str) -> str:
+    """What a node is called where those of several tasks stand side by side."""
+    return f"task-{number + 1}/{node}"
+
+
+def draw(sequence: TaskSequence, seed: int) -> Drawn:
+    """The nodes of all tasks, each task from what those before it have left.
+
+    Args:
+        sequence: its tasks.
+        seed: of everything that is drawn. Devices that stay have the same role in every task.
+    """
+    data = [sequence.data_of_task(number, seed) for number in range(len(sequence.tasks))]
+    drawn_anew = any(each.name == "sinusoid" for each in data)
+    pool, offsets = _joined(tuple(map(_reading, data)), seed if drawn_anew else 0)
+    free = np.ones(len(pool.labels), np.bool_)
+    groups: list[list[Node]] = []
+    wanted: list[npt.NDArray[np.bool_]] = []
+    for task, settings, (start, stop) in zip(sequence.tasks, data, offsets, strict=True):
+        mine = np.zeros_like(free)
+        mine[start:stop] = True
+        mine &= _of_classes(pool, task)
+        wanted.append(mine)
+        groups.append(_nodes(pool, task, settings, free & mine, seed))
+        for node in groups[-1]:
+            free[node.support] = free[node.query] = False
+    platform = [
+        _unlabelled(pool, free & mine, sequence.platform, number, seed)
+        for number, mine in enumerate(wanted)
+    ]
+    groups = _judged(groups, platform, pool, [each.precise for each in data], seed)
+    tasks = [Federation(pool.inputs, pool.labels, pool.task, g, pool.name) for g in groups]
+    return Drawn(tasks, platform)
+
+
+@lru_cache(maxsize=2)
+def _joined(names: tuple[DataSettings, ...], seed: int) -> tuple[Pool, list[tuple[int, int]]]:
+    """The samples of all tasks as one pool, and where those of each task lie in it."""
+    pools = {name: read(name, seed) for name in dict.fromkeys(names)}
+    first = pools[names[0]]
+    ends = dict(zip(pools, np.cumsum([len(each.labels) for each in pools.values()]), strict=True))
+    offsets = [(int(ends[n]) - len(pools[n].labels), int(ends[n])) for n in names]
+    if len(pools) == 1:
+        return first, offsets
+    for other in pools.values():
+        if other.task != first.task or other.inputs.shape[1:] != first.inputs.shape[1:]:
+            raise DataError(
+                f"tasks have data of other classes or shapes ({first.name} and {other.name})",
+                "all tasks of a sequence share one model: give data with the same classes",
+            )
+    owners = [each.owners for each in pools.values() if each.owners is not None]
+    whole = first._replace(
+        inputs=np.concatenate([each.inputs for each in pools.values()]),
+        labels=np.concatenate([each.labels for each in pools.values()]),
+        owners=np.concatenate(owners) if len(owners) == len(pools) else None,
+        name=" and ".join(dict.fromkeys(each.name for each in pools.values())),
+    )
+    return whole, offsets
+
+
+def _reading(data: DataSettings) -> DataSettings:
+    """The settings that decide what is read, alone; a file is looked for where data sets lie."""
+    name = data.name
+    if name not in BUILT_IN and not Path(name).exists():
+        found = (place / name for place in places(data.folder) if (place / name).is_file())
+        name = str(next(found, name))
+    drawn = {"nodes": data.nodes, "samples": data.samples} if name == "sinusoid" else {}
+    own = {"label": data.label, "node": data.node, "task": data.task}
+    return DataSettings(name, data.folder, **own, **drawn)  # type: ignore[arg-type]
+
+
+def _of_classes(pool: Pool, task: TaskSettings) -> npt.NDArray[np.bool_]:
+    """Which samples are of the task's classes."""
+    if not task.classes:
+        return np.ones(len(pool.labels), np.bool_)
+    names = list(pool.class_names)
+    for each in task.classes:
+        known = each in names if isinstance(each, str) else 0 <= each < len(names)
+        if not known:
+            raise DataError(
+                f"task {task.name!r} has class {each!r}, which {pool.name} has not",
+                nearest(str(each), names),
+            )
+    numbers = [names.index(each) if isinstance(each, str) else each for each in task.classes]
+    return np.isin(pool.labels, numbers)
+
+
+def _nodes(
+    pool: Pool, task: TaskSettings, data: DataSettings, free: npt.NDArray[np.bool_], seed: int
+) -> list[Node]:
+    """The nodes of one task, drawn from the samples that are free."""
+    if task.nodes:
+        if pool.owners is None:
+            raise DataError(
+                f"task {task.name!r} names its nodes, but {pool.name} does not say whose samples "
+                "they are",
+                "set data.node to the column that does",
+            )
+        known = sorted(set(pool.owners.astype(str).tolist()))
+        for name in task.nodes:
+            if name not in known:
+                raise DataError(
+                    f"task {task.name!r} has node {name!r}, which {pool.name} has not",
+                    nearest(name, known),
+                )
+        free = free & np.isin(pool.owners.astype(str), task.nodes)
+    held = np.flatnonzero(free)
+    if len(held) == 0:
+        raise DataError(
+            f"no samples are left for task {task.name!r}", "give it classes or nodes of its own"
+        )
+    # Who holds what depends on labels and owners alone; the inputs stay where they are.
+    owners = None if pool.owners is None else pool.owners[held]
+    some = pool._replace(inputs=held[:, None], labels=pool.labels[held], owners=owners, features=())
+    drawn = deal_out(some, replace(data, precise=0), seed)
+    named = data.resolved().partition == "column"
+    prefix = "" if task.devices == "same" or named else f"{task.name}-"
+    return [
+        Node(prefix + node.name, node.role, held[node.support], held[node.query])
+        for node in drawn.nodes
+    ]
+
+
+def _unlabelled(
+    pool: Pool, free: npt.NDArray[np.bool_], count: int, number: int, seed: int
+) -> Positions:
+    """Samples for the platform, among those that nobody holds: up to `count`, classes alike."""
+    rng = stream(seed, "platform", str(number))
+    if not pool.class_names:
+        return rng.permutation(np.flatnonzero(free))[:count].astype(np.int64)
+    stock = [np.flatnonzero(free & (pool.labels == label)) for label in np.unique(pool.labels)]
+    takes = equal_parts(np.array([len(each) for each in stock]), count)
+    parts = [rng.permutation(each)[:take] for each, take in zip(stock, takes, strict=True)]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _judged(
+    groups: list[list[Node]],
+    platform: Sequence[Positions],
+    pool: Pool,
+    sizes: Sequence[int],
+    seed: int,
+) -> list[list[Node]]:
+    """The nodes with their precise sets, from samples that no source and no platform has."""
+    if not any(sizes):
+        return groups
+    taken = np.concatenate([*platform, np.empty(0, np.int64)])
+    kept = Node("platform", "source", taken, np.empty(0, np.int64))
+    sources = [node for group in groups for node in group if node.role == "source"]
+    result = []
+    for group, size in zip(groups, sizes, strict=True):
+        own = [node for node in group if node.role == "target"]
+        judged, _ = with_precise([*sources, kept, *own], pool.labels, size, seed)
+        precise = {node.name: node for node in judged if node.role == "target"}
+        result.append(
+            [precise[node.name] if node.role == "target" else node for node in group]
+            if size > 0
+            else group
+        )
+    return result

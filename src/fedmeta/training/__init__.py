@@ -1,0 +1,1 @@
+"""From the description of a run to a meta-model: jobs, the round loop, run folders."""

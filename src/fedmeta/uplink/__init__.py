@@ -1,0 +1,1 @@
+"""What happens to a contribution on its way from a node to the sum."""

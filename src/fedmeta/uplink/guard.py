@@ -1,0 +1,196 @@
+"""The guard of the sum: who may not add to it, and why.
+
+A contribution v (a node's, or an edge's sum over its nodes) stands for a share Σw of all samples,
+so that ‖v‖/Σw is comparable between small and large ones. It is judged against the median of all:
+
+    refused     a name, shape or number is wrong, or the norm is above `factor` times the median
+    clipped     instead of refused, the contribution is scaled down to that bound
+
+The platform judges its edges and every edge its own nodes, by the same rule. A median holds as long
+as fewer than half of them lie. What lies within the bound is let through, whatever its direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmeta.algorithms.algorithm import Contribution
+from fedmeta.core import tree
+from fedmeta.core.errors import require, require_choice
+from fedmeta.core.tree import Tree, map_leaves
+
+_EXCESS = 1e-3  # what rounding may add to a weight
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What becomes of contributions that are far larger than the others.
+
+    Args:
+        outliers: "keep" all, "reject" those above the bound, or "clip" them to it.
+        factor: the bound, in medians of ‖v‖/Σw; more than 1. A node that comes back after a while
+            sends up to twice as much as the others (v = 2y − y⁻), so 2 would be too strict.
+
+    Example:
+        >>> Guard("reject").scales(torch.tensor([1.0, 1.5, 2.0, 90.0, torch.nan]))
+        tensor([1., 1., 1., 0., 0.])
+    """
+
+    outliers: Literal["keep", "reject", "clip"] = "keep"
+    factor: float = 4.0
+
+    def __post_init__(self) -> None:
+        require_choice("guard.outliers", self.outliers, ("keep", "reject", "clip"))
+        finite = 1 < self.factor < float("inf")
+        require(finite, "guard.factor", self.factor, "a number greater than 1")
+
+    def scales(self, norms: Tensor) -> Tensor:
+        """What each contribution is multiplied by: 1, 0 (refused), or bound/norm (clipped).
+
+        Args:
+            norms: ‖v‖/Σw of all, (n,); NaN or ∞ where a number is.
+        """
+        finite = norms.isfinite()
+        if self.outliers == "keep":
+            return finite.to(norms.dtype)
+        # Of an even number the lower of the two in the middle, which is the stricter one. (A median
+        # of PyTorch's looks at values, so that a GPU could not record a round with it.)
+        middle = ((finite.sum() - 1) // 2).clamp(min=0).unsqueeze(0)
+        ascending = torch.where(finite, norms, torch.inf).sort().values
+        bound = self.factor * ascending.gather(0, middle)
+        above = torch.zeros_like(norms)
+        if self.outliers == "clip":
+            above = bound / norms
+        inside = torch.where(norms <= bound, torch.ones_like(norms), above)
+        return torch.where(finite, inside, torch.zeros_like(norms))
+
+
+def relative_norm(contribution: Contribution, share: Tensor | float) -> Tensor:
+    """‖v‖/Σw, and NaN or ∞ if any number of the contribution is."""
+    odd = tree.zero_or_nan({"weight": contribution.weight, **contribution.metrics})
+    return tree.squared_norm(contribution.update).sqrt() / share + odd
+
+
+def scaled(contributions: Contribution, scales: Tensor) -> Contribution:
+    """Contributions along a first axis, each times its scale; of the refused nothing is left.
+
+    A clipped one keeps its weight and its numbers: it was counted.
+    """
+
+    def kept(leaf: Tensor) -> Tensor:
+        row = _along(scales, leaf)
+        return torch.where(row > 0, leaf, torch.zeros_like(leaf))
+
+    whole: Contribution = map_leaves(kept, contributions)
+    update = {name: leaf * _along(scales, leaf) for name, leaf in whole.update.items()}
+    return whole._replace(update=update)
+
+
+def chosen(scales: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """A node's new state where it was counted, its old one where it was refused."""
+    return torch.where(_along(scales, new) > 0, new, old)
+
+
+def _along(scales: Tensor, leaf: Tensor) -> Tensor:
+    return scales.reshape(-1, *[1] * (leaf.ndim - 1)).to(leaf.device)
+
+
+class Reply(NamedTuple):
+    """What an edge has sent.
+
+    Args:
+        contribution: Σ over its nodes, as received: nothing about it is known yet.
+        share: Σw_i of the nodes that it has counted, as the platform knows it.
+        weight: the largest Σρ_i that it can have, as the platform knows it.
+    """
+
+    contribution: Contribution
+    share: float
+    weight: float
+
+
+class Verdict(NamedTuple):
+    """What the platform may add up, and what it may not.
+
+    Args:
+        accepted: contributions by name of the edge, in the order given; clipped if need be.
+        refused: the reason, by name.
+        clipped: what was left of a contribution, by name.
+    """
+
+    accepted: dict[str, Contribution]
+    refused: dict[str, str]
+    clipped: dict[str, float]
+
+
+def judge(guard: Guard, replies: Mapping[str, Reply], theta: Tree) -> Verdict:
+    """Judge what edges have sent.
+
+    Args:
+        guard: the rule.
+        replies: by name of the edge.
+        theta: what it was sent in answer to, for names and shapes.
+
+    Example:
+        >>> theta = {"a": torch.zeros(2)}
+        >>> def reply(*values):
+        ...     one = Contribution({"a": torch.tensor(values)}, torch.tensor(1.0), {})
+        ...     return Reply(one, share=1.0, weight=1.0)
+        >>> replies = {"x": reply(1.0, 0.0), "y": reply(0.0, 1.0), "z": reply(60.0, 80.0)}
+        >>> judge(Guard("reject"), replies, theta).refused
+        {'z': '‖v‖/Σw is 100, more than 4 times the median 1'}
+    """
+    refused = {}
+    for name, reply in replies.items():
+        if (reason := _wrong(reply, theta)) is not None:
+            refused[name] = reason
+    sound = {name: reply for name, reply in replies.items() if name not in refused}
+    if not sound:
+        return Verdict({}, refused, {})
+    norms = torch.stack(
+        [relative_norm(one.contribution, one.share).to(torch.float64) for one in sound.values()]
+    )
+    accepted, clipped, median = {}, {}, float(norms.median())
+    for place, (name, reply) in enumerate(sound.items()):
+        scale = float(guard.scales(norms)[place])
+        if scale == 0:
+            refused[name] = (
+                f"‖v‖/Σw is {float(norms[place]):.3g}, more than {guard.factor:g} times the median "
+                f"{median:.3g}"
+            )
+            continue
+        one = reply.contribution
+        if scale < 1:
+            one, clipped[name] = one._replace(update=tree.scale(scale, one.update)), scale
+        accepted[name] = one
+    ordered = {name: refused[name] for name in replies if name in refused}
+    return Verdict(accepted, ordered, clipped)
+
+
+def _wrong(reply: Reply, theta: Tree) -> str | None:
+    """What cannot be right about a reply, whatever the others say."""
+    update, weight, metrics = reply.contribution
+    if missing := [name for name in theta if name not in update]:
+        return f"parameter {missing[0]!r} is missing"
+    if unknown := [name for name in update if name not in theta]:
+        return f"parameter {unknown[0]!r} is unknown"
+    for name, leaf in theta.items():
+        if update[name].shape != leaf.shape:
+            return f"{name!r} has shape {tuple(update[name].shape)}, not {tuple(leaf.shape)}"
+        if update[name].dtype != leaf.dtype:
+            return f"{name!r} is {update[name].dtype}, not {leaf.dtype}"
+    for name, leaf in {**update, "weight": weight, **metrics}.items():
+        if not bool(leaf.isfinite().all()):
+            return f"{name!r} is not finite"
+    if any(leaf.ndim > 0 for leaf in (weight, *metrics.values())):
+        return "its weight or a metric is not one number"
+    if not 0 < float(weight) <= reply.weight * (1 + _EXCESS):
+        return f"its weight is {float(weight):.4g}, not above 0 and at most {reply.weight:.4g}"
+    if not 0 < reply.share <= 1 + _EXCESS:
+        return f"its share of the samples is {reply.share:.4g}, not above 0 and at most 1"
+    return None

@@ -1,0 +1,60 @@
+"""Who is counted in a round: a seeded fraction of the nodes, less the uploads that get lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmeta.core import randomness
+from fedmeta.core.errors import require
+
+_SAMPLE, _LOSS = 11, 12  # purposes of the two draws
+
+
+@dataclass(frozen=True)
+class Participation:
+    """A share of the nodes is asked each round; of these, some uploads never arrive.
+
+    A node whose upload is lost keeps the state of its last counted round, so a lost upload is the
+    same to the sum as a node that was never asked.
+
+    Args:
+        fraction: share of the source nodes asked per round, in (0, 1]; at least one node is
+            (unless `independent`).
+        lost: probability that an upload is lost, in [0, 1).
+        independent: ask every node by itself, with the probability `fraction`, instead of a fixed
+            number of them; what amplification of privacy by sampling is known for.
+
+    Example:
+        >>> Participation(fraction=0.5).counted(4, 1, randomness.key(0)).tolist()
+        [0, 3]
+    """
+
+    fraction: float = 1.0
+    lost: float = 0.0
+    independent: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 < self.fraction <= 1, "fraction", self.fraction, "a share above 0 and at most 1")
+        require(0 <= self.lost < 1, "lost", self.lost, "a probability from 0 to below 1")
+
+    def counted(self, nodes: int, round_number: int, key: Tensor) -> Tensor:
+        """Positions of the nodes counted in a round, ascending."""
+        draw = randomness.fold(key, round_number)
+        asked = torch.arange(nodes)
+        if self.fraction < 1:
+            scores = randomness.uniform(randomness.fold(draw, _SAMPLE), nodes)
+            count = max(1, round(self.fraction * nodes))
+            drawn = scores < self.fraction if self.independent else _smallest(scores, count)
+            asked = asked[drawn]
+        if self.lost > 0:
+            luck = randomness.uniform(randomness.fold(draw, _LOSS), nodes)
+            asked = asked[luck[asked] >= self.lost]
+        return asked
+
+
+def _smallest(scores: Tensor, count: int) -> Tensor:
+    """Positions of the smallest scores, ascending."""
+    return torch.argsort(scores, stable=True)[:count].sort().values
