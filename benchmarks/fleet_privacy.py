@@ -24,11 +24,11 @@ from benchmarks.fleet_cases import (
     tuning_file,
 )
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.storage import read_json, write_json
 from fedmeta.data import DataSettings, load
 from fedmeta.data.federation import Federation
-from fedmeta.engine.execution import Execution
 from fedmeta.models.networks import ModelSettings
 from fedmeta.studies.tune import HELD_OUT
 from fedmeta.training.job import TrainingSettings

@@ -35,6 +35,7 @@ from benchmarks.fleet_cases import (
 )
 from benchmarks.simulated_edges import with_flipped_labels
 from experiments.page import between
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import versions
@@ -43,7 +44,6 @@ from fedmeta.core.storage import read_json, write_bytes, write_json
 from fedmeta.data import DataSettings, load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.intervals import interval
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import TrainingSettings

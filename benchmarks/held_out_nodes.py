@@ -32,13 +32,13 @@ from experiments.held_out import gain
 from experiments.repeats import federation, losses_of_models, seeded, short
 from experiments.results import machine_words
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings, Table, build_settings, merged
 from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
 from fedmeta.core.serialization import from_plain
 from fedmeta.core.storage import write_json
 from fedmeta.data.federation import Federation
 from fedmeta.data.splitting import split
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT, nested

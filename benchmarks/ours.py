@@ -10,11 +10,12 @@ import torch
 from benchmarks.peers import Round, Theta
 from benchmarks.problems import SEED, Problem
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, PerFedAvg
+from fedmeta.config.execution import Execution, Precision
 from fedmeta.core.objective import Adaptation, Curvature
 from fedmeta.data import Scaling
 from fedmeta.engine.cohort import Cohort
-from fedmeta.engine.execution import Execution, Precision, machine
 from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.machine import machine
 from fedmeta.training.job import Job, TrainingSettings, prepare
 
 _UNSCALED = Scaling(np.zeros(()), np.ones(()))

@@ -25,9 +25,10 @@ import torch
 
 from benchmarks.problems import CLASSES, QUERY, SUPPORT
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Adaptation
 from fedmeta.data import Federation, Node, Scaling, Task
-from fedmeta.engine.execution import Execution, machine
+from fedmeta.engine.machine import machine
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import TrainingSettings, prepare
 

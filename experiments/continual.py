@@ -15,13 +15,13 @@ from experiments.cell import Cell, Tasks, built
 from experiments.dissimilarity import dissimilarities
 from experiments.repeats import means, pool, record, seeded, short
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings, Table, subtable
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.serialization import from_plain
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out
 from fedmeta.data.federation import Role
 from fedmeta.data.precise import with_precise
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
 from fedmeta.priors import SquaredEuclidean
 from fedmeta.training.loop import Callback, Run

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import torch
 
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Objective
 from fedmeta.core.sample_sets import NodeData, union
 from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, Node
-from fedmeta.engine.execution import Execution, machine
 from fedmeta.engine.layout import Layout, predictor
+from fedmeta.engine.machine import machine
 from fedmeta.engine.samples import NodeStore
 from fedmeta.models.meta_model import MetaModel
 

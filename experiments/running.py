@@ -17,10 +17,10 @@ from experiments.sequences import learn
 from experiments.tuned import further_out, search, tried_before
 from experiments.tuned_strength import search_strength
 from experiments.twins import known_work, same_course, work
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings, Table
 from fedmeta.core.errors import FedmetaError, SettingError
 from fedmeta.core.run_folder import versions
-from fedmeta.engine.execution import Execution
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.training.loop import Callback, gradient_evaluations
 from fedmeta.training.repeats import Repeat, train_stages

@@ -10,10 +10,10 @@ from experiments.cell import Cell
 from experiments.repeats import federation, seeded, short
 from experiments.results import Results, machine_words, point_table
 from fedmeta.algorithms.baseline import Baseline
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings, Table
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.serialization import from_plain
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT, grid

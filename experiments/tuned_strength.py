@@ -12,9 +12,9 @@ from experiments.cell import Cell, Tasks
 from experiments.continual import Problem, draw, from_prior, prior_settings
 from experiments.repeats import pool, seeded, short
 from experiments.tuned import best_point
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings, Table
 from fedmeta.core.serialization import from_plain
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT, grid

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, NodeState, PlatformState
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, Node, Scaling, Task, unpacked
 from fedmeta.engine.cohort import Cohort
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
 from fedmeta.models import losses
@@ -138,7 +138,7 @@ def trace(engine: LocalEngine, model: FunctionalModel, rounds: int) -> Trace:
         engine._participation.counted(engine.fleet.nodes, t, engine._draws).tolist()
         for t in range(1, rounds + 1)
     ]
-    result = Trace([], [], counted, state, nodes, engine._standing.penalty.tolist())
+    result = Trace([], [], counted, state, nodes, engine.table.standing.penalty.tolist())
     for t in range(1, rounds + 1):
         result.state, result.nodes, metrics = engine.round(result.state, result.nodes, t)
         result.theta.append(flat(result.state.theta))

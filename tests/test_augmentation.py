@@ -21,6 +21,7 @@ from fedmeta.algorithms import (
     PerFedAvg,
     Reptile,
 )
+from fedmeta.config.execution import Execution
 from fedmeta.core import objective, randomness
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
@@ -30,7 +31,6 @@ from fedmeta.data import unpacked
 from fedmeta.data.augmentation import Augmentation, augmenting
 from fedmeta.engine import recording
 from fedmeta.engine.cohort import node_keys
-from fedmeta.engine.execution import Execution
 from fedmeta.models.losses import cross_entropy
 from fedmeta.training.job import TrainingSettings, prepare
 from fedmeta.training.loop import Run, train

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from fedmeta.algorithms import FedAvg
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DataError
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.serialization import from_plain
 from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, Node, unpacked
 from fedmeta.engine.cohort import node_keys
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.layout import Layout
 from fedmeta.evaluation import evaluate as evaluation
 from fedmeta.evaluation.evaluate import (

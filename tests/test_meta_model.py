@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DataError, ModelError, RunFolderError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.storage import read_tensors, write_tensors
 from fedmeta.data import Federation, federate
-from fedmeta.engine.execution import Execution
 from fedmeta.models.meta_model import FILE, MetaModel, check_same_tensors, load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import TrainingSettings

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.algorithms.algorithm import Algorithm
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import build_settings, merged
 from fedmeta.core.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.core.objective import Adaptation
@@ -19,7 +20,6 @@ from fedmeta.core.run_folder import Record, RunFolder
 from fedmeta.data import load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.engine import recording
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.local import LocalEngine
 from fedmeta.training.job import Job, TrainingSettings, prepare
 from fedmeta.training.loop import Callback, Run, train

@@ -22,12 +22,12 @@ from fedmeta.algorithms import (
     PerFedAvg,
     Reptile,
 )
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DataError, DivergedError, ModelError, RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, Node, Scaling, fit_scaling
 from fedmeta.data.augmentation import Augmentation
-from fedmeta.engine.execution import Execution
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import SquaredEuclidean

@@ -22,11 +22,11 @@ from fedmeta.algorithms import (
     PlatformState,
     Reptile,
 )
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError, FedmetaError
 from fedmeta.core.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
 from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
 from fedmeta.data.augmentation import Augmentation
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings

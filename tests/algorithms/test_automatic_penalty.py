@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedmeta.algorithms import ADMMFedMeta, Contribution, Fleet
 from fedmeta.algorithms import automatic_penalty as automatic
+from fedmeta.config.execution import Execution
 from fedmeta.core import tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.tree import Tree
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.local import LocalEngine
 from fedmeta.priors import SquaredEuclidean
 from fedmeta.uplink.participation import Participation

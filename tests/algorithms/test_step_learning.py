@@ -23,6 +23,7 @@ from fedmeta.algorithms import (
     PlatformState,
     Reptile,
 )
+from fedmeta.config.execution import Execution
 from fedmeta.core import step_sizes
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
@@ -31,7 +32,6 @@ from fedmeta.core.storage import payload_bytes, read_tensors, write_tensors
 from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData, unpacked
 from fedmeta.engine import recording
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.models.losses import cross_entropy
 from fedmeta.models.meta_model import MetaModel, load_theta

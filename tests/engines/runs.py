@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedmeta.algorithms import Algorithm
+from fedmeta.config.execution import Execution
 from fedmeta.data import Federation
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.local import LocalEngine
 from fedmeta.models.functional import FunctionalModel
 from problems import DOUBLE, Trace, classification, engine_for, flat, trace

@@ -9,15 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import SettingError
-from fedmeta.engine.execution import (
-    Execution,
-    chosen_path,
-    fitting_chunk,
-    machine,
-    node_bytes,
-    resolved,
-)
+from fedmeta.engine.machine import machine
+from fedmeta.engine.resolution import chosen_path, fitting_chunk, node_bytes, resolved
 from fedmeta.models.functional import functionalise
 from problems import double, mlp
 

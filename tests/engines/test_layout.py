@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from engines.runs import convolutional
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Objective
 from fedmeta.data import NodeData
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.nodewise import layers
 from fedmeta.engine.samples import NodeStore

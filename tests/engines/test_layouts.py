@@ -13,10 +13,10 @@ from torch import nn
 
 from engines.runs import CHUNKED, convolutional, run
 from fedmeta.algorithms import Algorithm, FedAvg
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Adaptation
 from fedmeta.data import Federation
 from fedmeta.engine import recording
-from fedmeta.engine.execution import Execution
 from fedmeta.models.losses import cross_entropy
 from fedmeta.uplink.participation import Participation
 from oracle import twin

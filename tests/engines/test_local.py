@@ -15,16 +15,18 @@ from torch import Tensor
 
 from engines.runs import CHUNKED, VALUES, dropping, everything, run
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.engine import recording
 from fedmeta.engine.cohort import Cohort
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.layout import Layout
-from fedmeta.engine.local import LocalEngine, readable
+from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.mapping.cuda import CudaMapping
 from fedmeta.engine.ranks import Ranks
-from fedmeta.engine.round_metrics import Reading
+from fedmeta.engine.round import readable
+from fedmeta.engine.round_metrics import RoundMetrics
 from fedmeta.models.functional import functionalise
 from fedmeta.models.losses import cross_entropy
 from fedmeta.models.networks import ModelSettings
@@ -139,7 +141,7 @@ class TestRounds:
 class TestReading:
     def test_is_a_mapping_that_leaves_the_last_value_out(self) -> None:
         values = torch.tensor([1.5, 2.5, 0.0])
-        reading = Reading(["a", "b"], values, {"counted": 3}, None)
+        reading = RoundMetrics(["a", "b"], values, {"counted": 3}, None)
         assert isinstance(reading, Mapping)
         assert dict(reading) == {"counted": 3, "a": 1.5, "b": 2.5}
         assert {**reading} == dict(reading)
@@ -158,7 +160,7 @@ class TestReading:
                 values.copy_(torch.tensor([7.0, 0.0]))
 
         values = torch.zeros(2)
-        reading = Reading(["a"], values, {}, Arrival())
+        reading = RoundMetrics(["a"], values, {}, Arrival())
         assert waits == []
         assert reading["a"] == 7.0
         assert reading.finite
@@ -166,15 +168,15 @@ class TestReading:
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     def test_knows_what_is_not_finite(self, bad: float) -> None:
-        fine = Reading(["a"], torch.tensor([1.0, 0.0]), {}, None)
-        metric = Reading(["a"], torch.tensor([bad, 0.0]), {}, None)
-        theta = Reading(["a"], torch.tensor([1.0, bad]), {}, None)
+        fine = RoundMetrics(["a"], torch.tensor([1.0, 0.0]), {}, None)
+        metric = RoundMetrics(["a"], torch.tensor([bad, 0.0]), {}, None)
+        theta = RoundMetrics(["a"], torch.tensor([1.0, bad]), {}, None)
         assert (fine.finite, metric.finite, theta.finite) == (True, False, False)
         assert dict(theta) == {"a": 1.0}
 
     def test_of_one_of_several(self) -> None:
         values = torch.tensor([[1.0, 0.0], [2.0, float("nan")]])
-        readings = Reading(["a"], values, {"counted": 5}, None)
+        readings = RoundMetrics(["a"], values, {"counted": 5}, None)
         assert [dict(readings.of(i)) for i in (0, 1)] == [
             {"counted": 5, "a": 1.0},
             {"counted": 5, "a": 2.0},
@@ -220,7 +222,7 @@ class TestThreads:
             execution = replace(CHUNKED, chunk=3, threads=threads)
             result, engine = run(algorithm, model, execution, MANY, 4)
             assert bool(engine._sum._recorded) == (patience < 1)
-            assert engine._pool is not None
+            assert engine.mapping.pool is not None
             results.append(everything(result))
         assert results[0] == results[1] == results[2]
 
@@ -595,7 +597,8 @@ def streams() -> Iterator[None]:
 
 def as_on_a_gpu(engine: LocalEngine) -> LocalEngine:
     """The same engine, which takes the ways of a GPU."""
-    engine._copies, engine._can_be_one_piece = mock.Mock(), engine._ranks.size == 1
+    engine.table.copies, engine._can_be_one_piece = mock.Mock(), engine._ranks.size == 1
+    engine._on_gpu, engine.mapping = True, CudaMapping(engine._sum)
     return engine
 
 

@@ -11,9 +11,9 @@ import torch
 
 import fedmeta
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, PerFedAvg
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Adaptation
 from fedmeta.data.augmentation import Augmentation
-from fedmeta.engine.execution import Execution
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import TrainingSettings, prepare
 from fedmeta.training.together import train_together

@@ -12,9 +12,9 @@ import torch
 
 from engines.runs import VALUES
 from fedmeta.algorithms import FedAvg, LocalOnly
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.local import LocalEngine
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training import checkpoints

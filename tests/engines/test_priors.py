@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import ModelError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.tree import Tree
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.stacked_priors import prior_tensors, what_differs, with_prior_tensors
 from fedmeta.priors import OutputKL, Regularizer, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.training.job import Job, TrainingSettings, prepare

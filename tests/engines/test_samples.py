@@ -8,10 +8,10 @@ import torch
 
 from engines.runs import CHUNKED, everything, run
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Adaptation
 from fedmeta.data import unpacked
-from fedmeta.engine import local
-from fedmeta.engine.execution import Execution
+from fedmeta.engine import node_table
 from fedmeta.engine.samples import NodeStore, StackedStores, data_bytes, fits_resident, rows_of
 from fedmeta.uplink.participation import Participation
 from problems import DOUBLE, PLAIN, classification, double, mlp, regression
@@ -98,7 +98,7 @@ def test_resident_or_not_is_the_same(path: str) -> None:
     model, ends = double(mlp()), []
     execution = replace(CHUNKED, path=path, chunk=3 if path == "batched" else 1)
     for fits in (True, False):
-        with mock.patch.object(local, "fits_resident", return_value=fits):
+        with mock.patch.object(node_table, "fits_resident", return_value=fits):
             result, engine = run(
                 ADMMFedMeta(Adaptation(0.1)), model, execution, participation=Participation(0.6)
             )

@@ -12,8 +12,8 @@ import torch
 
 from engines.runs import CHUNKED, VALUES, everything, run
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Adaptation
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.states import allocate, write
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training import checkpoints

@@ -9,7 +9,7 @@ from experiments.cell import Cell
 from experiments.declaration import cells
 from experiments.results import Results
 from experiments.running import description
-from fedmeta.engine.execution import Execution
+from fedmeta.config.execution import Execution
 from fedmeta.studies.sequences import TaskSequence
 from fedmeta.studies.tune import grid
 

@@ -6,7 +6,7 @@ import torch
 
 from experiments.dissimilarity import dissimilarities
 from fedmeta import DataSettings, FedAvg, ModelSettings, TrainingSettings, load, train
-from fedmeta.engine.execution import Execution
+from fedmeta.config.execution import Execution
 
 
 @pytest.mark.parametrize("path", ["batched", "loop"])

@@ -8,13 +8,13 @@ import torch
 from benchmarks.simulated_edges import Attack, EdgeLoss, EdgeUplink, edge_of, with_flipped_labels
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.algorithms.algorithm import Contribution
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Facts
 from fedmeta.data import DataSettings, load
 from fedmeta.data.augmentation import Augmentation
-from fedmeta.engine.execution import Execution
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import TrainingSettings
 from fedmeta.training.loop import Run

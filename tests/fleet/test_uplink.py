@@ -10,12 +10,12 @@ import torch
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.train import promise_line
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import DataSettings, Federation, load
 from fedmeta.data.scaling import fit_scaling
-from fedmeta.engine.execution import Execution
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import TrainingSettings, prepare
 from fedmeta.training.loop import Run, train

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, Node, Task
-from fedmeta.engine.execution import Execution
 from fedmeta.models.meta_model import load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training import checkpoints

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, LocalOnly
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.objective import Adaptation
-from fedmeta.engine.execution import Execution
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.ranks import Ranks, current, started
 from fedmeta.models.networks import ModelSettings

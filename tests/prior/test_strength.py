@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import build_settings
 from fedmeta.core.errors import SettingError
 from fedmeta.core.user_code import load_object
 from fedmeta.data import load
-from fedmeta.engine.execution import Execution
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.priors import SquaredEuclidean
 from fedmeta.training.from_settings import with_strength

@@ -79,6 +79,9 @@ class ADMMFedMeta(MetaLearner):
     """
 
     name: ClassVar[str] = "admm-fedmeta"
+    remedy: ClassVar[str] = (
+        "raise the penalty ρ (each doubling halves the step) or lower the inner step size"
+    )
 
     inner: Adaptation = RECOMMENDED
     penalty: float | Mapping[str, float] | Literal["auto"] = "auto"
@@ -139,6 +142,11 @@ class ADMMFedMeta(MetaLearner):
     def automatic(self) -> bool:
         """Whether the platform finds ρ."""
         return isinstance(self.penalty, str)
+
+    @property
+    def needs_losses(self) -> bool:
+        """To find ρ."""
+        return self.automatic
 
     @property
     def passes(self) -> Passes:

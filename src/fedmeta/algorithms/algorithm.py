@@ -13,8 +13,8 @@ chunks, or on machines far apart. What a node must remember (a dual) is its own 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from fedmeta.core import tree
 from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
+from fedmeta.priors.regularizer import Regularizer
+
+A = TypeVar("A", bound="Algorithm")
 
 NodeState = dict[str, Tree]
 """What a node keeps from round to round: trees by name. Empty for most algorithms."""
@@ -76,6 +79,20 @@ class Algorithm(Protocol):
 
     name: ClassVar[str]
     """How people call it: the value of `--algorithm`."""
+
+    remedy: ClassVar[str] = "lower the step sizes"
+    """What to do when training diverges."""
+
+    inner: Adaptation = Adaptation()
+    """How a node adapts within a round."""
+
+    prior: Regularizer | None = None
+    """What ties the model to an earlier one; an algorithm that takes one has a field for it."""
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether the platform's step looks at the losses of the nodes."""
+        return False
 
     def penalties(self, names: Sequence[str], weights: Tensor) -> Tensor:
         """ρ_i of every source node, (I,); algorithms that average use w_i itself."""
@@ -139,6 +156,22 @@ class Algorithm(Protocol):
     def gradients(self, support: int, query: int) -> float:
         """Gradients of single samples that a node with such sets computes in one round."""
         return self.passes.support * support + self.passes.query * query
+
+
+def takes_prior(algorithm: Algorithm | type[Algorithm]) -> bool:
+    """Whether an algorithm has a field for a prior.
+
+    Example:
+        >>> from fedmeta.algorithms import ADMMFedMeta, FedAvg
+        >>> takes_prior(ADMMFedMeta), takes_prior(FedAvg())
+        (True, False)
+    """
+    return is_dataclass(algorithm) and "prior" in {each.name for each in fields(algorithm)}
+
+
+def with_prior(algorithm: A, prior: Regularizer | None) -> A:
+    """The same algorithm with another prior; it must take one."""
+    return replace(cast(Any, algorithm), prior=prior)  # type: ignore[no-any-return]
 
 
 def mean_update(total: Contribution) -> Tree:

@@ -9,6 +9,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
 from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation, stored_part
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Table, merged, subtable
 from fedmeta.core.errors import DivergedError, SettingError, require, require_positive
 from fedmeta.core.run_folder import RunFolder
@@ -16,7 +17,6 @@ from fedmeta.core.serialization import from_plain
 from fedmeta.data.federation import Federation
 from fedmeta.data.loading import deal_out, read
 from fedmeta.data.settings import DataSettings
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.training.job import TrainingSettings

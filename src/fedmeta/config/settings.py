@@ -29,6 +29,7 @@ from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm
 from fedmeta.algorithms.path_importance import PathKeeping
+from fedmeta.config.execution import Execution
 from fedmeta.config.presets import preset
 from fedmeta.core.errors import SettingError, nearest, require_choice
 from fedmeta.core.objective import Adaptation
@@ -36,7 +37,6 @@ from fedmeta.core.serialization import from_plain, to_plain
 from fedmeta.core.user_code import load_object, names_code
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.settings import BY_CLASS, DataSettings
-from fedmeta.engine.execution import Execution
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import PriorSettings, load_prior
 from fedmeta.training.job import TrainingSettings

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedmeta.algorithms.algorithm import Algorithm
+from fedmeta.config.execution import Execution
 from fedmeta.core import randomness
 from fedmeta.core.objective import Facts
 from fedmeta.core.tree import map_leaves
 from fedmeta.data.federation import Federation, Node
 from fedmeta.data.scaling import Scaling
-from fedmeta.engine.execution import Execution
 
 _NODES = 21  # the purpose of the nodes' random draws
 

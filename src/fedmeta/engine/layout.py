@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Objective
 from fedmeta.core.tree import Tree, map_leaves
-from fedmeta.engine.execution import Execution
+from fedmeta.engine.memory import halved, out_of_memory
 from fedmeta.engine.nodewise.layers import NodewiseLayers
 from fedmeta.models.functional import FunctionalModel
 
@@ -55,11 +56,10 @@ class Layout:
             rows = rest[:chunk]
             try:
                 parts.append(self._chunk(function, store, rows, arguments))
-            except torch.OutOfMemoryError:
-                if len(rows) == 1:
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error) or len(rows) == 1:
                     raise
-                chunk = -(-len(rows) // 2)
-                torch.cuda.empty_cache()
+                chunk = halved(len(rows), error, self.execution.torch_device)
                 continue
             rest = rest[len(rows) :]
         return map_leaves(lambda *leaves: torch.cat(leaves), *parts)

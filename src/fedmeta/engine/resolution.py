@@ -5,24 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from fedmeta.algorithms.algorithm import Algorithm
+from fedmeta.algorithms.algorithm import Algorithm, Fleet
+from fedmeta.config.execution import GIB, Execution
 from fedmeta.core import step_sizes, tree
-from fedmeta.core.errors import ModelError
-from fedmeta.core.objective import Adaptation, Objective
+from fedmeta.core.errors import MemoryBudgetError, ModelError
+from fedmeta.core.objective import Objective
 from fedmeta.data.augmentation import Augmentation, augmenting
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import longest_sets, pack
 from fedmeta.data.scaling import Scaling
-from fedmeta.engine.cohort import Cohort
-from fedmeta.engine.execution import Execution, chosen_path, fitting_chunk, node_bytes, resolved
+from fedmeta.engine.cohort import Cohort, facts_at, standing_of
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
-from fedmeta.engine.samples import data_bytes, fits_resident
+from fedmeta.engine.round import NodesHalf
+from fedmeta.engine.samples import NodeStore, data_bytes, fits_resident
 from fedmeta.models.functional import FunctionalModel
+from fedmeta.uplink.uplink import Uplink
+
+_LOOP_PARAMETERS = 500_000  # above, a node's products fill a CPU by themselves
+_PROCESS = GIB // 2  # the interpreter and torch's libraries
+_CACHE = 384 * 2**20  # working memory of a chunk on a CPU: larger ones wait for main memory
 
 
 def lay_out(
@@ -49,8 +57,7 @@ def lay_out(
     """
     sources = federation.sources
     # A dual, and what a node sent last, are as large as the model and its step sizes.
-    inner = getattr(algorithm, "inner", Adaptation())
-    joint = tree.size({**model.theta, **step_sizes.start(inner, model.theta)})
+    joint = tree.size({**model.theta, **step_sizes.start(algorithm.inner, model.theta)})
     numbers = 2 * joint * len(sources) * repeats
     state_bytes = numbers * execution.torch_dtype.itemsize
 
@@ -68,8 +75,7 @@ def lay_out(
         return laid("loop")
     batched = laid("batched")
     try:  # on two nodes: some layers have no batching rule, and only trying tells
-        few = federation.with_nodes(sources[:2])
-        _rounds(1, batched, model, few, scaling, algorithm)
+        _try(batched, model, federation.with_nodes(sources[:2]), scaling, algorithm)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         if execution.path == "batched":
             raise ModelError(
@@ -80,8 +86,9 @@ def lay_out(
     if path == "batched":
         return batched
     layouts = (batched, laid("loop"))
+    cohort = Cohort(federation, scaling, seed=0)
     # Two rounds to warm up, one in which recordings are made, and the better of two.
-    times = [min(_rounds(5, one, model, federation, scaling, algorithm)[3:]) for one in layouts]
+    times = [min(_seconds(5, one, model, cohort, algorithm)[3:]) for one in layouts]
     return layouts[times.index(min(times))]
 
 
@@ -105,16 +112,131 @@ def _chunk(
     return fitting_chunk(execution, repeats * per_node, held, len(sources))
 
 
-def _rounds(
-    count: int,
+def chosen_path(execution: Execution, model: FunctionalModel) -> Literal["batched", "loop"]:
+    """The fixed rule behind path "auto": batch whatever can be, but large models on a CPU.
+
+    Convolutions are batched at any size: with shared weights they are one large batch, with weights
+    of their own the nodes take turns inside the layer.
+
+    Example:
+        >>> from fedmeta.models.functional import functionalise
+        >>> chosen_path(Execution(), functionalise(nn.Linear(64, 10)))
+        'batched'
+        >>> chosen_path(Execution(), functionalise(nn.Linear(1000, 1000)))
+        'loop'
+    """
+    if any(isinstance(layer, nn.RNNBase) for layer in model.inference.modules()):
+        return "loop"  # no batching rule
+    if execution.torch_device.type == "cuda" or convolves(model):
+        return "batched"
+    return "batched" if tree.size(model.theta) <= _LOOP_PARAMETERS else "loop"
+
+
+def convolves(model: FunctionalModel) -> bool:
+    """Whether the model has convolution layers."""
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.inference.modules())
+
+
+def node_bytes(
+    model: FunctionalModel, sample: torch.Tensor, samples: int, dtype: torch.dtype
+) -> int:
+    """Working memory of one node on the batched path, in bytes (an estimate from above).
+
+    Args:
+        model: the model in use.
+        sample: one scaled input with a batch axis of 1.
+        samples: padded support and query samples of a node.
+        dtype: of the computation.
+    """
+    numbers = 0
+
+    def count(_: nn.Module, __: object, output: object) -> None:
+        nonlocal numbers
+        numbers += output.numel() if isinstance(output, torch.Tensor) else 0
+
+    leaves = [layer for layer in model.inference.modules() if not list(layer.children())]
+    hooks = [layer.register_forward_hook(count) for layer in leaves]
+    with torch.no_grad():
+        model(model.theta, sample)
+    for hook in hooks:
+        hook.remove()
+    # Activations with their gradients and tangents, and a handful of trees (θ_i, r, g, y, v, …).
+    activations = 6 * samples * (numbers + sample.numel())
+    return int((activations + 12 * tree.size(model.theta)) * dtype.itemsize)
+
+
+def fitting_chunk(execution: Execution, per_node: int, held: int, nodes: int) -> int:
+    """How many nodes are computed at once: as many as fit the memory budget, or a CPU's caches.
+
+    Args:
+        execution: has the budget, and how many chunks are computed side by side.
+        per_node: working memory of one node, in bytes.
+        held: bytes taken by node states and data for the whole run.
+        nodes: how many there are.
+    """
+    on_cpu = execution.device == "cpu"
+    taken = held + (_PROCESS if on_cpu else 0)
+    room = execution.budget - taken
+    if room < per_node:
+        raise MemoryBudgetError(
+            f"the memory budget of {execution.budget / GIB:g} GiB does not fit one node: node "
+            f"states and data take {taken / GIB:.3g} GiB and one node needs "
+            f"{per_node / GIB:.3g} GiB",
+            f"give --memory {(taken + per_node) / GIB * 1.05:.3g} or more",
+        )
+    fits = max(1, room // (per_node * execution.workers))
+    if execution.chunk is not None or not on_cpu:
+        return int(min(nodes, execution.chunk or fits, fits))
+    chunks = -(-nodes // min(nodes, fits, max(1, _CACHE // per_node)))
+    if nodes * per_node > _CACHE // 8:  # enough for all threads, in equal shares
+        chunks = -(-chunks // execution.workers) * execution.workers
+    return max(1, -(-nodes // chunks))
+
+
+def resolved(execution: Execution, state_bytes: int) -> Execution:
+    """The same with threads, memory and the place of node states written down.
+
+    Args:
+        execution: its path is resolved already.
+        state_bytes: what all nodes remember, in bytes.
+    """
+    states = execution.states
+    if states == "auto":
+        roomy = execution.device == "cpu" or state_bytes <= execution.budget / 2
+        states = "device" if roomy else "host"
+    return replace(
+        execution,
+        threads=execution.threads or torch.get_num_threads(),
+        memory=execution.memory or execution.default_memory,
+        states=states,
+    )
+
+
+def _try(
     layout: Layout,
     model: FunctionalModel,
     federation: Federation,
     scaling: Scaling,
     algorithm: Algorithm,
+) -> None:
+    """The nodes' half of a round, all nodes of a small federation at once."""
+    execution = layout.execution
+    standing = standing_of(algorithm, Cohort(federation, scaling, seed=0), execution)
+    moment = torch.ones((), dtype=torch.int64, device=execution.torch_device)
+    init = partial(algorithm.init_node, model.theta)
+    states = torch.func.vmap(init)(facts_at(standing, moment))
+    data = NodeStore(federation, federation.sources, scaling, execution, resident=True)
+    fleet = Fleet(standing.penalty.sum(), len(federation.sources))
+    shared = algorithm.broadcast(algorithm.init(model.theta, fleet))
+    half = NodesHalf(algorithm, layout.objective, Uplink())
+    half.of_chunk(shared, states, data.chunk(torch.arange(len(data))), standing, moment)
+
+
+def _seconds(
+    count: int, layout: Layout, model: FunctionalModel, cohort: Cohort, algorithm: Algorithm
 ) -> list[float]:
-    """Seconds of the first few rounds."""
-    engine = LocalEngine(algorithm, Cohort(federation, scaling, seed=0), layout)
+    """Of the first few rounds."""
+    engine = LocalEngine(algorithm, cohort, layout)
     state, nodes = engine.start(model.theta)
     times = []
     for number in range(1, count + 1):

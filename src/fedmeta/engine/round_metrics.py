@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Reading(Mapping[str, float]):
+class RoundMetrics(Mapping[str, float]):
     """The numbers of a round. They leave the device on their own; the first look waits for them.
 
     Args:
@@ -28,9 +28,25 @@ class Reading(Mapping[str, float]):
     ) -> None:
         self._names, self._values, self._known, self._arrival = names, values, known, arrival
 
-    def of(self, repeat: int) -> Reading:
+    @classmethod
+    def sent(cls, metrics: Mapping[str, Tensor], known: Mapping[str, float]) -> RoundMetrics:
+        """Numbers as a round computes them, sent on their way without waiting for the device.
+
+        Args:
+            metrics: by name, and last whether θ is finite.
+            known: further numbers.
+        """
+        values, arrival = torch.stack(list(metrics.values()), dim=-1), None
+        if values.is_cuda:
+            here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            values = here.copy_(values, non_blocking=True)
+            arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrival.record()
+        return cls(list(metrics)[:-1], values, known, arrival)
+
+    def of(self, repeat: int) -> RoundMetrics:
         """The numbers of one of several cohorts."""
-        return Reading(self._names, self._values[repeat], self._known, self._arrival)
+        return RoundMetrics(self._names, self._values[repeat], self._known, self._arrival)
 
     @property
     def finite(self) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedmeta.config.execution import Execution
 from fedmeta.core.sample_sets import NodeData, Samples
 from fedmeta.core.tree import map_leaves
 from fedmeta.data.federation import Federation, Node
 from fedmeta.data.packing import longest_sets, pack
 from fedmeta.data.scaling import Scaling
-from fedmeta.engine.execution import Execution
 
 
 class NodeStore:

@@ -34,7 +34,7 @@ def prior_tensors(algorithm: Algorithm, like: Tensor | None = None) -> Tensors:
         >>> prior_tensors(ADMMFedMeta(prior=SquaredEuclidean(0.5, theta_p)))
         {'prior': {'a': tensor([1.])}}
     """
-    prior = getattr(algorithm, "prior", None)
+    prior = algorithm.prior
     if not _has_fields(prior):
         return {}
     found = {each.name: getattr(prior, each.name) for each in fields(prior)}
@@ -53,7 +53,7 @@ def with_prior_tensors(algorithm: Algorithm, tensors: Tensors) -> Algorithm:
     """The same algorithm with other tensors in its prior."""
     if not tensors:
         return algorithm
-    prior = getattr(algorithm, "prior", None)
+    prior = algorithm.prior
     assert _has_fields(prior)
     assert is_dataclass(algorithm)
     return replace(algorithm, prior=replace(prior, **tensors))
@@ -66,7 +66,7 @@ def what_differs(one: Algorithm, other: Algorithm) -> str | None:
     for each in fields(one):
         if each.name != "prior" and getattr(one, each.name) != getattr(other, each.name):
             return each.name
-    mine, theirs = getattr(one, "prior", None), getattr(other, "prior", None)
+    mine, theirs = one.prior, other.prior
     if not _has_fields(mine) or type(mine) is not type(theirs):
         return None if mine is theirs else "prior"
     tensors, others = prior_tensors(one), prior_tensors(other)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedmeta.algorithms.algorithm import NodeState
+from fedmeta.config.execution import Execution
 from fedmeta.core.tree import copy_into, map_leaves
-from fedmeta.engine.execution import Execution
 
 
 def allocate(one: NodeState, nodes: int, execution: Execution, axis: int) -> NodeState:

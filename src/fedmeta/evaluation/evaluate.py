@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DataError
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.sample_sets import Samples
@@ -21,8 +22,8 @@ from fedmeta.data.packing import longest_sets, pack, pack_precise
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling
 from fedmeta.engine.cohort import node_keys
-from fedmeta.engine.execution import Execution, machine
 from fedmeta.engine.layout import Layout, predictor
+from fedmeta.engine.machine import machine
 from fedmeta.models.meta_model import MetaModel
 
 Values = dict[int, list[float]]

@@ -21,8 +21,8 @@ from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation, Task
 from fedmeta.data.scaling import Scaling, sums_of
 from fedmeta.engine.cohort import Share
-from fedmeta.engine.execution import machine
 from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.machine import machine
 from fedmeta.fleet.edge_state import Call, Memory, answered, restore
 from fedmeta.fleet.message import (
     Parcel,

@@ -18,8 +18,8 @@ from fedmeta.core import randomness
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.engine.cohort import weighed
-from fedmeta.engine.local import RoundResult, platform_half
-from fedmeta.engine.round_metrics import Reading
+from fedmeta.engine.round import RoundResult, platform_half
+from fedmeta.engine.round_metrics import RoundMetrics
 from fedmeta.fleet.edge_table import EdgeStatus, read_edges, write_edges
 from fedmeta.fleet.message import Parcel, flatten, unpack_contribution
 from fedmeta.fleet.roster import Member, Roster
@@ -149,7 +149,7 @@ class FleetEngine:
             "bytes_down": sum(each.down for each in answers.values()) / len(rows),
             "bytes_up": sum(each.up for each in answers.values()) / len(rows),
         }
-        reading = Reading(list(metrics)[:-1], values, known, None)
+        reading = RoundMetrics(list(metrics)[:-1], values, known, None)
         return RoundResult(after, {"counted": counted}, reading)
 
     def notes(self) -> list[str]:

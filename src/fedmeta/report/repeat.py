@@ -7,9 +7,9 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS
+from fedmeta.config.execution import Execution
 from fedmeta.core.serialization import to_plain
 from fedmeta.data import BUILT_IN, DataSettings
-from fedmeta.engine.execution import Execution
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import TrainingSettings
 from fedmeta.uplink.participation import Participation

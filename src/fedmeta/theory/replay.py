@@ -22,8 +22,8 @@ from fedmeta.core.run_folder import Record
 from fedmeta.core.tree import Tree, map_leaves, size
 from fedmeta.data.federation import Node
 from fedmeta.data.packing import pack
-from fedmeta.engine.execution import machine
 from fedmeta.engine.layout import predictor
+from fedmeta.engine.machine import machine
 from fedmeta.theory.lagrangian import (
     Moves,
     Snapshot,

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings
 from fedmeta.core.serialization import from_plain, to_plain
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import Scaling, fit_scaling
-from fedmeta.engine.execution import Execution
 from fedmeta.models.meta_model import load_scaling, load_theta
 from fedmeta.priors import Regularizer
 from fedmeta.training.loop import Callback, Run, train

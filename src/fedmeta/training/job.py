@@ -11,6 +11,7 @@ from torch import nn
 
 from fedmeta.algorithms.algorithm import Algorithm, PlatformState
 from fedmeta.algorithms.step_learner import StepLearner
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DataError, SettingError, require, require_whole
 from fedmeta.core.objective import RECOMMENDED, RECOMMENDED_FOR_VALUES, Adaptation
 from fedmeta.core.run_folder import Record
@@ -21,9 +22,9 @@ from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling, fit_scaling
 from fedmeta.engine.cohort import Cohort
-from fedmeta.engine.execution import Execution, machine
 from fedmeta.engine.layout import Layout
 from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.machine import machine
 from fedmeta.engine.ranks import Ranks
 from fedmeta.engine.resolution import lay_out
 from fedmeta.evaluation.evaluate import Evaluation, Targets, TargetStore, evaluate

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from fedmeta.algorithms.algorithm import Algorithm, Fleet, NodeState, PlatformState
+from fedmeta.config.execution import Execution
 from fedmeta.core import tree
 from fedmeta.core.errors import DivergedError, RunFolderError, SettingError
 from fedmeta.core.run_folder import Record, RunFolder, versions
@@ -24,9 +25,9 @@ from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import Scaling
-from fedmeta.engine.execution import Execution, machine
-from fedmeta.engine.local import RoundResult
+from fedmeta.engine.machine import machine
 from fedmeta.engine.ranks import Ranks, current
+from fedmeta.engine.round import RoundResult
 from fedmeta.evaluation.evaluate import Evaluation, metric_name
 from fedmeta.models.losses import Loss
 from fedmeta.models.meta_model import MetaModel

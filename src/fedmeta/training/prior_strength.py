@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import SettingError
 from fedmeta.data.federation import Federation
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.priors import Regularizer

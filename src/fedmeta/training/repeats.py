@@ -12,7 +12,7 @@ from fedmeta.core.errors import DivergedError, MemoryBudgetError
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import Scaling
-from fedmeta.engine.execution import convolves
+from fedmeta.engine.resolution import convolves
 from fedmeta.training.from_settings import arguments
 from fedmeta.training.job import Job, prepare
 from fedmeta.training.loop import Callback, train

@@ -21,9 +21,9 @@ from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.core.run_folder import Record, RunFolder
 from fedmeta.core.tree import map_leaves
 from fedmeta.data.description import describe
-from fedmeta.engine.execution import machine
 from fedmeta.engine.local import LocalEngine
-from fedmeta.engine.round_metrics import Reading
+from fedmeta.engine.machine import machine
+from fedmeta.engine.round_metrics import RoundMetrics
 from fedmeta.engine.stacked_priors import what_differs
 from fedmeta.evaluation.evaluate import Evaluation, TargetStore, evaluate
 from fedmeta.training.job import Job, TrainingSettings
@@ -168,7 +168,7 @@ class _Course:
         seconds: per round and job.
     """
 
-    readings: Sequence[Reading]
+    readings: Sequence[RoundMetrics]
     evaluations: Mapping[int, Sequence[Evaluation | None]]
     states: Mapping[int, PlatformState]
     last: PlatformState
@@ -221,7 +221,7 @@ def _course(
     )
     for callback in callbacks:
         callback.on_start(1, rounds)
-    readings: list[Reading] = []
+    readings: list[RoundMetrics] = []
     evaluations: dict[int, Sequence[Evaluation | None]] = {}
     looks = [each for each in range(1, rounds + 1) if training.evaluates(each) or each in stops]
     store = None
@@ -274,7 +274,7 @@ def _repeat(state: PlatformState, number: int) -> PlatformState:
 
 
 def _history(
-    readings: Sequence[Reading],
+    readings: Sequence[RoundMetrics],
     evaluations: Mapping[int, Sequence[Evaluation | None]],
     repeat: int,
     seconds: float,
@@ -293,6 +293,6 @@ def _history(
     return history, False
 
 
-def _tell(callbacks: Sequence[Callback], number: int, reading: Reading) -> None:
+def _tell(callbacks: Sequence[Callback], number: int, reading: RoundMetrics) -> None:
     for callback in callbacks:
         callback.on_round({"round": number, **reading})

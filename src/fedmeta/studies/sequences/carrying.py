@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.config.execution import Execution
 from fedmeta.config.settings import Settings
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
-from fedmeta.engine.execution import Execution
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import build

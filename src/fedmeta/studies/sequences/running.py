@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Role
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
 from fedmeta.models.losses import named_loss
 from fedmeta.models.meta_model import MetaModel

@@ -1,0 +1,41 @@
+"""Computing as an execution says, and giving torch its own settings back afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fedmeta.config.execution import Execution
+
+
+@contextmanager
+def machine(execution: Execution) -> Iterator[None]:
+    """Compute as the execution says, while the context lasts.
+
+    Sets the number of CPU threads, how a GPU rounds the factors of float32 products (torch would
+    let convolutions round theirs to 11 bits), and whether sums must have a fixed order.
+    """
+    before = torch.get_num_threads()
+    rounding = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    ordered = torch.are_deterministic_algorithms_enabled()
+    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.set_num_threads(execution.threads or before)
+    rounds = execution.precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = rounds
+    if execution.deterministic:
+        # cuBLAS sums in a fixed order only with a workspace of a fixed size.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # Nothing here reads memory that it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = rounding
+        torch.use_deterministic_algorithms(ordered, warn_only=lenient)
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

@@ -1,0 +1,53 @@
+"""Chunks of nodes on worker threads of a CPU, one core each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmeta.engine.recording import Recorder
+
+_AHEAD = 4  # chunks per thread handed out at a time
+
+
+class ThreadMapping:
+    """Recordings run side by side, plain calls alone.
+
+    Plain calls go to a worker too: with another number of cores their last bits could differ.
+
+    Args:
+        function: of the arguments of a chunk.
+        workers: how many threads.
+    """
+
+    def __init__(self, function: Recorder, workers: int) -> None:
+        self.function, self._workers = function, workers
+        self.pool: ThreadPoolExecutor | None = None
+
+    def __call__(
+        self, arguments: Callable[[Tensor], tuple[Any, ...]], chunks: Sequence[Tensor]
+    ) -> Iterator[Any]:
+        """What the function returns for every chunk, in order."""
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(
+                self._workers, "fedmeta", initializer=torch.set_num_threads, initargs=(1,)
+            )
+        queue: deque[Future[Any]] = deque()
+        try:
+            for rows in chunks:
+                inputs = arguments(rows)
+                ready = self.function.ready(*inputs)
+                while queue and (not ready.concurrent or len(queue) >= _AHEAD * self._workers):
+                    yield queue.popleft().result()
+                queue.append(self.pool.submit(ready.call, *inputs))
+                if not ready.concurrent:
+                    yield queue.popleft().result()
+            while queue:
+                yield queue.popleft().result()
+        finally:
+            wait(queue)
