@@ -21,7 +21,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
 from fedmeta.engine.ranks import Ranks
@@ -155,8 +156,8 @@ def planned(folder: Path, rounds: int, edges: int, parameters: int) -> list[Path
         "inner": {"scope": "all"},
         "execution": {"threads": 1},
     }
-    settings = build_settings(table)
-    federation = load(settings.data, 0)
+    settings = RunSpec.from_dict(table)
+    federation = load(settings.data_settings, 0)
     homes = []
     for number in range(edges):
         share = Ranks(number, edges).share(len(federation.sources))

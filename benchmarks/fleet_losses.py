@@ -15,22 +15,22 @@ import random
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks.simulated_edges import edge_of
-from fedmeta.config.settings import Table, build_settings
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
 from fedmeta.fleet.local_fleet import deal_out, make_keys, new_plan, run_trial
 from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import MetaModel, load_theta
-from fedmeta.training.from_settings import arguments
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import train
+from fedmeta.training.train import RunRequest, train_run
 from fedmeta.uplink.participation import Participation
 
 _LOOK = 0.1  # seconds between two looks at how far the run is
@@ -120,8 +120,8 @@ def measure(folder: Path, rounds: int, edges: int, lost: float, seed: int) -> No
         "training": {"rounds": rounds, "seed": seed, "evaluate_every": 0},
         "execution": {"threads": 1, "path": "batched"},
     }
-    settings = build_settings(table)
-    federation = load(settings.data, seed)
+    settings = RunSpec.from_dict(table)
+    federation = load(settings.data_settings, seed)
     run, place = folder / "run", folder / "edges"
     targets = deal_out(place, federation, edges)
     make_keys(place / "certs", edges)
@@ -145,13 +145,9 @@ def measure(folder: Path, rounds: int, edges: int, lost: float, seed: int) -> No
         ("the same lost, local engine", Recorded(edges=edges, missing=missing)),
         ("nobody lost, local engine", Participation()),
     ):
-        local = train(
-            federation,
-            settings.model,
-            settings.algorithm,
-            TrainingSettings(rounds=rounds, seed=seed, evaluate_every=0),
-            **{**arguments(settings, federation), "participation": who},
-        )
+        training = TrainingSettings(rounds=rounds, seed=seed, evaluate_every=0)
+        spec = replace(settings, participation=who, training=training)
+        local = train_run(RunRequest(spec, federation))
         print(f"{label:36s} {_accuracies(local.summary)}")
         if isinstance(who, Recorded):
             print(f"{'largest difference of a parameter':36s} {_apart(local.meta_model, run):.1e}")

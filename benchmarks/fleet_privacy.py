@@ -25,14 +25,14 @@ from benchmarks.fleet_cases import (
 )
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.storage import read_json, write_json
 from fedmeta.data import DataSettings, load
 from fedmeta.data.federation import Federation
 from fedmeta.models.networks import ModelSettings
 from fedmeta.studies.tune import HELD_OUT
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import train
+from fedmeta.training.train import train
 from fedmeta.uplink.privacy import Privacy
 from fedmeta.uplink.uplink import Uplink
 

@@ -36,7 +36,8 @@ from benchmarks.fleet_cases import (
 from benchmarks.simulated_edges import with_flipped_labels
 from experiments.page import between
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import versions
 from fedmeta.core.serialization import to_plain
@@ -46,9 +47,8 @@ from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation
 from fedmeta.evaluation.intervals import interval
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import Run
-from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.training.run import Run
+from fedmeta.training.train import RunRequest, train_many
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
 
@@ -68,7 +68,7 @@ def measured(
         federation = read(settings, seed)
         if case.flips:
             federation = with_flipped_labels(federation, EDGES)
-        one = Settings(
+        one = RunSpec(
             settings,
             ModelSettings("linear" if case.group == "privacy" else "auto"),
             case.algorithm,
@@ -79,8 +79,8 @@ def measured(
             loss="auto",
             uplink=case.settings.get("uplink", Uplink()),
         )
-        repeats.append(Repeat(one, federation))
-    runs = train_repeats(repeats)
+        repeats.append(RunRequest(one, federation))
+    runs = train_many(repeats)
     ended = [run for run in runs if isinstance(run, Run)]
     last = ended[0].history[-1] if ended and ended[0].history else {}
     uplink = ended[0].summary["settings"].get("uplink", {}) if ended else {}

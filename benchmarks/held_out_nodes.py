@@ -33,7 +33,8 @@ from experiments.repeats import federation, losses_of_models, seeded, short
 from experiments.results import machine_words
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings, Table, build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table, merged, nested
 from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
 from fedmeta.core.serialization import from_plain
 from fedmeta.core.storage import write_json
@@ -41,9 +42,9 @@ from fedmeta.data.federation import Federation
 from fedmeta.data.splitting import split
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
-from fedmeta.studies.tune import HELD_OUT, nested
-from fedmeta.training.loop import Run
-from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.studies.tune import HELD_OUT
+from fedmeta.training.run import Run
+from fedmeta.training.train import RunRequest, train_many
 
 FIRST_SEED = 100
 DIVISIONS = 20
@@ -99,7 +100,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def settings_of(asked: argparse.Namespace, data: str, partition: str, change: Change) -> Settings:
+def settings_of(asked: argparse.Namespace, data: str, partition: str, change: Change) -> RunSpec:
     """What `fedmeta train` does without options, but for a change."""
     own: Table = {
         "data": {"folder": asked.folder},
@@ -109,13 +110,13 @@ def settings_of(asked: argparse.Namespace, data: str, partition: str, change: Ch
     }
     picks = {"data": data, "partition": partition, "initialisation": asked.initialisation}
     layers = [AXES[axis][name] for axis, name in picks.items()]
-    return build_settings(merged([*layers, own, nested(change.settings)]))
+    return RunSpec.from_dict(merged([*layers, own, nested(change.settings)]))
 
 
-def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> dict[str, Any]:
+def tried(settings: RunSpec, seeds: range, constants: Mapping[str, float]) -> dict[str, Any]:
     """What held-out nodes reach, and what is left of the source meta-loss, seed by seed."""
     repeats = [
-        Repeat(
+        RunRequest(
             seeded(settings, seed),
             federation(settings.data, seed).hold_out(HELD_OUT, seed),
         )
@@ -124,7 +125,7 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
     with ExitStack() as changes:
         for name, value in constants.items():
             changes.enter_context(mock.patch.object(automatic_penalty, name, value))
-        outcomes = train_repeats(repeats)
+        outcomes = train_many(repeats)
     accuracies, shares, rejected = [], [], []
     finals = losses_of_models(repeats, outcomes)
     for repeat, outcome, final in zip(repeats, outcomes, finals, strict=True):
@@ -147,11 +148,11 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
     }
 
 
-def judged(outcome: Run, repeat: Repeat) -> float | None:
+def judged(outcome: Run, repeat: RunRequest) -> float | None:
     """Mean metric of the held-out nodes over many divisions of their samples; None: it diverged."""
     table = outcome.summary["settings"]["execution"]
     execution = from_plain(Execution, table, "execution")
-    model, share = outcome.meta_model, repeat.settings.data.support_share
+    model, share = outcome.meta_model, repeat.spec.data_settings.support_share
     steps = model.adaptation.steps
     found = [
         evaluate_model(model, each, [steps], execution=execution)

@@ -11,12 +11,14 @@ from benchmarks.peers import Round, Theta
 from benchmarks.problems import SEED, Problem
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, PerFedAvg
 from fedmeta.config.execution import Execution, Precision
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import Adaptation, Curvature
 from fedmeta.data import Scaling
 from fedmeta.engine.cohort import Cohort
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
-from fedmeta.training.job import Job, TrainingSettings, prepare
+from fedmeta.training.job import Job, prepare
 
 _UNSCALED = Scaling(np.zeros(()), np.ones(()))
 _PRECISIONS: dict[str, Precision] = {"float32": "full", "tf32": "tf32", "bf16": "bf16"}
@@ -68,15 +70,14 @@ def training(
 def _job(
     problem: Problem, algorithm: Algorithm, device: str, precision: str, repeats: int = 1
 ) -> Job:
-    return prepare(
-        problem.federation,
-        problem.model,
-        algorithm,
-        TrainingSettings(seed=SEED),
-        scaling=_UNSCALED,
+    spec = RunSpec(
+        data=None,
+        model=problem.model,
+        algorithm=algorithm,
+        training=TrainingSettings(seed=SEED),
         execution=_execution(device, precision),
-        repeats=repeats,
     )
+    return prepare(spec, problem.federation, scaling=_UNSCALED, repeats=repeats)
 
 
 def _rounds(job: Job) -> Round:

@@ -26,11 +26,12 @@ import torch
 from benchmarks.problems import CLASSES, QUERY, SUPPORT
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.execution import Execution
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.objective import Adaptation
 from fedmeta.data import Federation, Node, Scaling, Task
 from fedmeta.engine.machine import machine
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings, prepare
+from fedmeta.training.job import prepare
 
 _GIB = 2**30
 SIZES = {
@@ -48,14 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         device=options.device, memory=options.memory, states=options.states, threads=options.threads
     )
     federation = _federation(nodes, shape)
-    job = prepare(
-        federation,
-        model,
-        ADMMFedMeta(Adaptation(0.01), penalty=28.0, penalty_unit="weight", resplit=False),
-        TrainingSettings(seed=0),
-        scaling=Scaling(np.full((), 127.5), np.full((), 73.9)),
-        execution=execution,
-    )
+    algorithm = ADMMFedMeta(Adaptation(0.01), penalty=28.0, penalty_unit="weight", resplit=False)
+    spec = RunSpec(data=None, model=model, algorithm=algorithm, execution=execution)
+    scaling = Scaling(np.full((), 127.5), np.full((), 73.9))
+    job = prepare(spec, federation, scaling=scaling)
     engine, chosen = job.engine(), job.layout.execution
     parameters = sum(leaf.numel() for leaf in job.model.theta.values())
     print(

@@ -19,9 +19,9 @@ import urllib.request
 from pathlib import Path
 from statistics import median
 
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.data import load
-from fedmeta.training.from_settings import train_settings
+from fedmeta.training.train import RunRequest, train_run
 from fedmeta.ui.serving import server
 
 GOAL = 1.0  # seconds
@@ -30,9 +30,10 @@ GOAL = 1.0  # seconds
 def make_runs(root: Path, count: int) -> None:
     """A folder of runs: one is trained, the others are copies of it."""
     table = {"training": {"rounds": 100}}
-    settings = build_settings(table)
+    settings = RunSpec.from_dict(table)
     first = root / "run-0000"
-    train_settings(settings, load(settings.data, 0), folder=first, origin={"table": table})
+    federation = load(settings.data_settings, 0)
+    train_run(RunRequest(settings, federation, None, first, {"table": table}))
     for number in range(1, count):
         shutil.copytree(first, root / f"run-{number:04}", ignore=shutil.ignore_patterns("check*"))
 

@@ -22,10 +22,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedmeta import Federation, MetaModel, evaluate_model, load
-from fedmeta.config.settings import Settings, build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.evaluation.intervals import interval
-from fedmeta.training.from_settings import train_settings
 from fedmeta.training.run_importance import store_importance
+from fedmeta.training.train import RunRequest, train_run
 
 PRIORS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -45,9 +45,9 @@ def write_tasks() -> None:
     np.savez("unlabelled.npz", x=x[::4])
 
 
-def settings(task: str, seed: int, rounds: int, **rest: Any) -> Settings:
+def settings(task: str, seed: int, rounds: int, **rest: Any) -> RunSpec:
     """What is trained on a task."""
-    return build_settings(
+    return RunSpec.from_dict(
         {
             "data": {"name": f"{task}.npz", "nodes": 25, "precise": 150},
             "training": {"rounds": rounds, "seed": seed, "evaluate_every": 0},
@@ -69,16 +69,16 @@ def both_tasks(seed: int, rounds: int = 100) -> Mapping[str, list[float]]:
     """Train the first task, then the second with every kind of prior; judge all models."""
     write_tasks()
     first, folder = settings("early", seed, rounds, importance="path"), Path(f"early-{seed}")
-    early = load(first.data, seed)
-    model = train_settings(first, early, folder=folder).meta_model
+    early = load(first.data_settings, seed)
+    model = train_run(RunRequest(first, early, folder=folder)).meta_model
     for kind in ("fisher", "path"):
         store_importance(folder, kind, model, early)
-    later = load(settings("later", seed, rounds).data, seed)
+    later = load(settings("later", seed, rounds).data_settings, seed)
     rows = {"the first model itself": judged(model, early, later)}
     for name, prior in PRIORS.items():
         tie = {"prior": {"model": str(folder), **prior}} if prior else {}
         second = settings("later", seed, rounds, init=str(folder), **tie)
-        rows[name] = judged(train_settings(second, later).meta_model, early, later)
+        rows[name] = judged(train_run(RunRequest(second, later)).meta_model, early, later)
     return rows
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmeta.config.settings import Settings, Table, build_settings, layered, merged
+from fedmeta.config.spec import RunSpec, layered
+from fedmeta.config.tables import Table, merged
 from fedmeta.core.errors import require
 from fedmeta.core.serialization import to_plain
 from fedmeta.studies.sequences.declaration import TaskSequence
@@ -105,22 +106,22 @@ class Cell:
         text = json.dumps(known, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def build(self, *layers: Table) -> Settings:
+    def build(self, *layers: Table) -> RunSpec:
         """Its settings under further ones, such as those of the machine."""
         return built(self.settings, *layers)
 
 
-def built(settings: Table, *layers: Table) -> Settings:
-    """Settings from a declared table and what goes on top of it.
+def built(settings: Table, *layers: Table) -> RunSpec:
+    """RunSpec from a declared table and what goes on top of it.
 
     The pull towards a prior is left out: the model θ_p is trained first, not read from a file.
     """
     table = layered(settings, merged(layers))
     table.pop("prior", None)
-    return build_settings(table)
+    return RunSpec.from_dict(table)
 
 
-def plain(settings: Settings) -> Table:
+def plain(settings: RunSpec) -> Table:
     """Resolved settings to store with a result: all but seed, paths and what the machine does.
 
     Example:
@@ -142,7 +143,7 @@ _PRIVATE = {
 }
 
 
-def budget(settings: Settings) -> Table:
+def budget(settings: RunSpec) -> Table:
     """What the gradient evaluations of a training rest on; other settings may change meanwhile.
 
     Example:
@@ -166,7 +167,7 @@ _SIZES = ((100, 100), (100, 200))
 def still_holds(stored: Any, now: Any) -> bool:
     """Whether a result would be obtained in the same way today.
 
-    Settings that were there then and are there now must agree. One that came later is taken to
+    RunSpec that were there then and are there now must agree. One that came later is taken to
     change nothing where no cell sets it, unless it is a switch that is on: an old result need not
     be thrown away for each new option.
 

@@ -16,9 +16,8 @@ from experiments.summary import write_summary
 from fedmeta.cli.command import Values
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.reproduce import PAGE, RESULTS
-from fedmeta.config.settings import Table
+from fedmeta.config.tables import Table, nested
 from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError, nearest
-from fedmeta.studies.tune import nested
 
 _WORDS = (*EXPERIMENTS, "all", "summary", "render")
 

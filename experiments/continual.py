@@ -16,7 +16,8 @@ from experiments.dissimilarity import dissimilarities
 from experiments.repeats import means, pool, record, seeded, short
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings, Table, subtable
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table, subtable
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.serialization import from_plain
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out
@@ -24,9 +25,9 @@ from fedmeta.data.federation import Role
 from fedmeta.data.precise import with_precise
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
 from fedmeta.priors import SquaredEuclidean
-from fedmeta.training.loop import Callback, Run
-from fedmeta.training.repeats import Repeat, train_repeats
-from fedmeta.training.together import Outcome
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Outcome, Run
+from fedmeta.training.train import RunRequest, train_many
 
 Progress = Callable[[str], Sequence[Callback]]
 
@@ -39,7 +40,7 @@ class Problem(NamedTuple):
 
 
 def train_continually(
-    cell: Cell, settings: Settings, point: Table | None, machine: Table, progress: Progress
+    cell: Cell, settings: RunSpec, point: Table | None, machine: Table, progress: Progress
 ) -> list[dict[str, Any]]:
     """Train θ_p, then what the cell says from there, and judge it on both tasks.
 
@@ -68,7 +69,7 @@ def train_continually(
             for seed, theta_p in outcomes.items()
             if isinstance(theta_p, Run)
         }
-        trained = train_repeats(list(repeats.values()), progress(cell.path))
+        trained = train_many(list(repeats.values()), progress(cell.path))
         outcomes |= dict(zip(repeats, trained, strict=True))
     return [
         {**record(seed, outcome), **_judged(outcome, problems[seed], tasks)}
@@ -127,19 +128,19 @@ def _priors(
     name = f"{settings} {cell.tasks.prior} {cell.repeats}"
     if name not in _TRAINED:
         _TRAINED.clear()
-        repeats = [Repeat(seeded(settings, seed), problems[seed].prior) for seed in cell.seeds]
-        _TRAINED[name] = train_repeats(repeats, progress(f"θ_p of {cell.path}"))
+        repeats = [RunRequest(seeded(settings, seed), problems[seed].prior) for seed in cell.seeds]
+        _TRAINED[name] = train_many(repeats, progress(f"θ_p of {cell.path}"))
     return _TRAINED[name]
 
 
-def prior_settings(cell: Cell, machine: Table) -> Settings:
+def prior_settings(cell: Cell, machine: Table) -> RunSpec:
     """What θ_p is trained with."""
     assert isinstance(cell.tasks, Tasks)
     own = dict(cell.tasks.training)
     return built(cell.settings, {"algorithm": ADMMFedMeta.name}, own, machine)
 
 
-def from_prior(settings: Settings, problem: Problem, theta_p: Run, strength: float) -> Repeat:
+def from_prior(settings: RunSpec, problem: Problem, theta_p: Run, strength: float) -> RunRequest:
     """The new task, started at θ_p and, by ADMM-FedMeta with λ > 0, held near it.
 
     Other algorithms take no prior, and run without it.
@@ -148,7 +149,7 @@ def from_prior(settings: Settings, problem: Problem, theta_p: Run, strength: flo
     if strength > 0 and isinstance(settings.algorithm, ADMMFedMeta):
         pull = SquaredEuclidean(strength, model.theta)
         settings = replace(settings, algorithm=replace(settings.algorithm, prior=pull))
-    return Repeat(settings, problem.new, model.scaling, model.theta)
+    return RunRequest(settings, problem.new, model.scaling, model.theta)
 
 
 def _judged(outcome: Outcome, problem: Problem, tasks: Tasks) -> dict[str, Any]:

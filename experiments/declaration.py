@@ -32,7 +32,7 @@ from typing import Any
 from experiments import EXPERIMENTS
 from experiments.cell import Cell, Key, Tasks
 from experiments.sequences import sequence_cells
-from fedmeta.config.settings import Table, merged
+from fedmeta.config.tables import Table, merged
 from fedmeta.core.errors import SettingError, nearest
 
 TUNING = "tuning"

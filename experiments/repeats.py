@@ -8,16 +8,16 @@ from functools import lru_cache
 from typing import Any
 
 from experiments.results import thinned
-from fedmeta.config.settings import Settings
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.training import loss_of
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import Record
 from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
-from fedmeta.training.job import loss_of
-from fedmeta.training.repeats import Repeat, train_repeats
-from fedmeta.training.together import Outcome
+from fedmeta.training.run import Outcome
+from fedmeta.training.train import RunRequest, train_many
 
 
-def seeded(settings: Settings, seed: int) -> Settings:
+def seeded(settings: RunSpec, seed: int) -> RunSpec:
     """The same settings with another seed."""
     return replace(settings, training=replace(settings.training, seed=seed))
 
@@ -69,7 +69,9 @@ def record(seed: int, outcome: Outcome) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value not in ({}, [[], []])}
 
 
-def losses_of_models(repeats: Sequence[Repeat], outcomes: Sequence[Outcome]) -> list[float | None]:
+def losses_of_models(
+    repeats: Sequence[RunRequest], outcomes: Sequence[Outcome]
+) -> list[float | None]:
     """The source meta-loss of the models that runs ended with, on the samples of their first round.
 
     Losses on the way are those of the θ that were tried; a model that is an average of them was
@@ -96,7 +98,7 @@ def losses_of_models(repeats: Sequence[Repeat], outcomes: Sequence[Outcome]) -> 
         if not isinstance(outcome, DivergedError)
     }
     losses: dict[int, float | None] = {}
-    for place, outcome in zip(again, train_repeats(list(again.values())), strict=True):
+    for place, outcome in zip(again, train_many(list(again.values())), strict=True):
         if not isinstance(outcome, DivergedError):
             losses[place] = short(loss_of(outcome.history[0]), 4)
     return [losses.get(place) for place in range(len(repeats))]

@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 import torch
 
 from experiments.cell import Cell, Key, budget, built, plain, still_holds
-from fedmeta.config.settings import Table
+from fedmeta.config.tables import Table, nested
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.storage import read_json, write_bytes, writing
-from fedmeta.studies.tune import nested
 
 FORMAT = 1
 SUMMARY = "summary.json"

@@ -18,12 +18,14 @@ from experiments.tuned import further_out, search, tried_before
 from experiments.tuned_strength import search_strength
 from experiments.twins import known_work, same_course, work
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings, Table
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table
 from fedmeta.core.errors import FedmetaError, SettingError
 from fedmeta.core.run_folder import versions
 from fedmeta.studies.sequences.declaration import TaskSequence
-from fedmeta.training.loop import Callback, gradient_evaluations
-from fedmeta.training.repeats import Repeat, train_stages
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.ending import gradient_evaluations
+from fedmeta.training.train import RunRequest, train_to_stops
 
 _OF_A_RUN = ("versions", "machine", "precision", "date", "seconds")  # not of what is declared
 
@@ -145,7 +147,7 @@ class Ready(NamedTuple):
 
     cell: Cell
     point: Table | None
-    settings: Settings
+    settings: RunSpec
 
     @property
     def work(self) -> str | None:
@@ -235,16 +237,16 @@ def _on_the_way(
 
 def _trained(
     cell: Cell,
-    settings: Settings,
+    settings: RunSpec,
     stops: Sequence[int],
     progress: Callable[[str], Sequence[Callback]],
 ) -> dict[int, list[dict[str, Any]]]:
     """What is kept of the repeats of a cell, and after other rounds that are passed."""
     repeats = [
-        Repeat(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
+        RunRequest(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
     ]
     kept: dict[int, list[dict[str, Any]]] = {}
-    for stop, outcomes in train_stages(repeats, stops, progress(cell.path)).items():
+    for stop, outcomes in train_to_stops(repeats, stops, progress(cell.path)).items():
         kept[stop] = [record(seed, each) for seed, each in zip(cell.seeds, outcomes, strict=True)]
         if cell.final_loss:
             losses = losses_of_models(repeats, outcomes)
@@ -284,7 +286,7 @@ def description(cell: Cell, point: Table | None, execution: Execution) -> dict[s
     }
 
 
-def _scaled(cell: Cell, settings: Settings, plan: Plan) -> Settings:
+def _scaled(cell: Cell, settings: RunSpec, plan: Plan) -> RunSpec:
     """As many rounds as cost the gradient evaluations of another cell."""
     other = built(cell.equal_settings, plan.machine)
     gradients = other.training.rounds * _cost(other)
@@ -292,6 +294,6 @@ def _scaled(cell: Cell, settings: Settings, plan: Plan) -> Settings:
     return replace(settings, training=replace(settings.training, rounds=rounds))
 
 
-def _cost(settings: Settings) -> float:
+def _cost(settings: RunSpec) -> float:
     """Of a round for a node, in gradients over all of its samples."""
     return gradient_evaluations(settings.algorithm, federation(settings.data, 0))

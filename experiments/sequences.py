@@ -8,14 +8,14 @@ from typing import Any
 
 from experiments.cell import Cell, Key
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.config.settings import Table, merged
+from fedmeta.config.tables import Table, merged
 from fedmeta.core.errors import SettingError
 from fedmeta.studies.sequences.declaration import TaskSequence, read_sequence
 from fedmeta.studies.sequences.measures import measured
 from fedmeta.studies.sequences.methods import Method
 from fedmeta.studies.sequences.running import run_sequence
 from fedmeta.studies.tune import HELD_OUT
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 EXPERIMENT = "sequences"
 _ROOM = 1.0  # points that λ may cost on new tasks

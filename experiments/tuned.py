@@ -11,15 +11,16 @@ from experiments.repeats import federation, seeded, short
 from experiments.results import Results, machine_words, point_table
 from fedmeta.algorithms.baseline import Baseline
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings, Table
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.serialization import from_plain
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT, grid
-from fedmeta.training.loop import Callback
-from fedmeta.training.repeats import Repeat, train_repeats
-from fedmeta.training.together import Outcome
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Outcome
+from fedmeta.training.train import RunRequest, train_many
 
 Trial = dict[str, Any]
 
@@ -74,13 +75,13 @@ def _attempted(
     data = replace(settings.data, scaling_from="sources")  # the pool has the targets
     drawn = federation(data, settings.training.seed)
     repeats = [
-        Repeat(seeded(replace(settings, data=data), seed), drawn.hold_out(HELD_OUT, seed))
+        RunRequest(seeded(replace(settings, data=data), seed), drawn.hold_out(HELD_OUT, seed))
         for seed in cell.seeds
     ]
     label = ", ".join(f"{name}={value}" for name, value in point.items())
     alike = _training_of(settings)
     if alike not in trained:
-        trained[alike] = train_repeats(repeats, progress(f"{cell.path} {label}"))
+        trained[alike] = train_many(repeats, progress(f"{cell.path} {label}"))
     pairs = zip(repeats, trained[alike], strict=True)
     reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
     values = [each for each in reached if each is not None]
@@ -157,7 +158,7 @@ def best_point(trials: Sequence[Trial]) -> Any:
     return None if best is None else best["point"]
 
 
-def _training_of(settings: Settings) -> str:
+def _training_of(settings: RunSpec) -> str:
     """All that decides how θ is trained, as text."""
     algorithm, text = settings.algorithm, str(settings)
     if isinstance(algorithm, Baseline) and algorithm.inner.learned == "none":
@@ -165,7 +166,7 @@ def _training_of(settings: Settings) -> str:
     return text
 
 
-def _judged(repeat: Repeat, outcome: Outcome) -> float | None:
+def _judged(repeat: RunRequest, outcome: Outcome) -> float | None:
     """What the held-out nodes reach by the adaptation of this point, or None if it diverged."""
     if isinstance(outcome, DivergedError):
         return None

@@ -13,14 +13,15 @@ from experiments.continual import Problem, draw, from_prior, prior_settings
 from experiments.repeats import pool, seeded, short
 from experiments.tuned import best_point
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings, Table
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table
 from fedmeta.core.serialization import from_plain
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT, grid
-from fedmeta.training.loop import Callback, Run
-from fedmeta.training.repeats import Repeat, train_repeats
-from fedmeta.training.together import Outcome
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Outcome, Run
+from fedmeta.training.train import RunRequest, train_many
 
 
 def search_strength(
@@ -46,8 +47,8 @@ def search_strength(
         drawn = draw(pool(settings.data, seed), settings.data, cell.tasks, seed)
         problems.append(Problem(*(each.hold_out(HELD_OUT, seed) for each in drawn)))
     pairs = list(zip(cell.seeds, problems, strict=True))
-    first = [Repeat(seeded(of_prior, seed), problem.prior) for seed, problem in pairs]
-    theta_p = train_repeats(first, progress(f"θ_p of {cell.path}"))
+    first = [RunRequest(seeded(of_prior, seed), problem.prior) for seed, problem in pairs]
+    theta_p = train_many(first, progress(f"θ_p of {cell.path}"))
     known = [(*pair, run) for pair, run in zip(pairs, theta_p, strict=True) if isinstance(run, Run)]
     trials = []
     for point in grid(cell.grid):
@@ -55,7 +56,7 @@ def search_strength(
             from_prior(seeded(settings, seed), problem, run, float(point["strength"]))
             for seed, problem, run in known
         ]
-        outcomes = train_repeats(repeats, progress(f"{cell.path} λ={point['strength']}"))
+        outcomes = train_many(repeats, progress(f"{cell.path} λ={point['strength']}"))
         reached = [
             _on_both(out, problem) for out, (_, problem, _) in zip(outcomes, known, strict=True)
         ]
@@ -65,7 +66,7 @@ def search_strength(
     return {"trials": trials, "best": best_point(trials)}
 
 
-def _blind(settings: Settings) -> Settings:
+def _blind(settings: RunSpec) -> RunSpec:
     """Scaled by what source nodes hold: the pool has the targets' samples, too."""
     return replace(settings, data=replace(settings.data, scaling_from="sources"))
 

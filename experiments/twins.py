@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from experiments.cell import Cell, plain
 from experiments.results import Result, Results, point_table
-from fedmeta.config.settings import Settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 
 
-def work(cell: Cell, settings: Settings) -> str | None:
+def work(cell: Cell, settings: RunSpec) -> str | None:
     """All that decides the runs of a cell, as text; None for searches and continual problems.
 
     Args:

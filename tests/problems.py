@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch.func import functional_call
 
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, NodeState, PlatformState
 from fedmeta.config.execution import Execution
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, Node, Scaling, Task, unpacked
@@ -22,6 +25,11 @@ from fedmeta.engine.local import LocalEngine
 from fedmeta.models import losses
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.losses import Loss
+from fedmeta.models.networks import ModelSettings
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.job import Job, prepare
+from fedmeta.training.run import Outcome
+from fedmeta.training.train import RunRequest, train_jobs
 from fedmeta.uplink.participation import Participation
 from oracle.twin import Model, OracleNode
 
@@ -115,6 +123,42 @@ class Trace:
     state: PlatformState
     nodes: NodeState
     penalties: list[float]
+
+
+def job_of(
+    federation: Federation,
+    model: nn.Module | ModelSettings,
+    algorithm: Algorithm,
+    training: TrainingSettings = TrainingSettings(),
+    *,
+    scaling: Scaling | None = None,
+    repeats: int = 1,
+    layout: Layout | None = None,
+    **parts: Any,
+) -> Job:
+    """A run with everything resolved, on a federation of its own."""
+    spec = RunSpec(data=None, model=model, algorithm=algorithm, training=training, **parts)
+    return prepare(spec, federation, scaling=scaling, repeats=repeats, layout=layout)
+
+
+def together(
+    jobs: Sequence[Job],
+    *,
+    folders: Sequence[Path] | None = None,
+    origins: Sequence[Mapping[str, Any]] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> list[Outcome]:
+    """Jobs trained all at once."""
+    requests = [
+        RunRequest(
+            job.spec,
+            job.federation,
+            folder=folders[place] if folders else None,
+            origin=origins[place] if origins else {},
+        )
+        for place, job in enumerate(jobs)
+    ]
+    return train_jobs(requests, jobs, callbacks)[jobs[0].training.rounds]
 
 
 def engine_for(

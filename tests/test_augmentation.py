@@ -22,6 +22,7 @@ from fedmeta.algorithms import (
     Reptile,
 )
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core import objective, randomness
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
@@ -32,9 +33,9 @@ from fedmeta.data.augmentation import Augmentation, augmenting
 from fedmeta.engine import recording
 from fedmeta.engine.cohort import node_keys
 from fedmeta.models.losses import cross_entropy
-from fedmeta.training.job import TrainingSettings, prepare
-from fedmeta.training.loop import Run, train
-from problems import LAYOUTS, PLAIN, classification, double, flat
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
+from problems import LAYOUTS, PLAIN, classification, double, flat, job_of
 
 BOTH = Augmentation(flip=True, shift=1)
 IMAGES = classification(shape=(1, 5, 5))
@@ -183,9 +184,9 @@ class TestSettings:
             Augmentation(shift=4).check((1, 4, 5), "x")
 
     def test_off_is_as_if_there_were_none(self) -> None:
-        job = prepare(IMAGES, convolutional(), FedAvg(), FEW, augmentation=Augmentation())
+        job = job_of(IMAGES, convolutional(), FedAvg(), FEW, augmentation=Augmentation())
         assert not job.layout.objective.draws
-        assert prepare(
+        assert job_of(
             IMAGES, convolutional(), FedAvg(), FEW, augmentation=BOTH
         ).layout.objective.draws
         plain = train(

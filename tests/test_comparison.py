@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg, Reptile
-from fedmeta.config.settings import Settings, build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.evaluation.intervals import student_quantile
 from fedmeta.studies.compare import Contestant, compare
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 FIRST, SECOND = Contestant("avg", FedAvg(step_size=0.05)), Contestant("admm", ADMMFedMeta())
 
 
-def settings(**data: Any) -> Settings:
-    return build_settings(
+def settings(**data: Any) -> RunSpec:
+    return RunSpec.from_dict(
         {
             "data": {"name": "sinusoid", "nodes": 6, "samples": [8, 12], **data},
             "model": {"name": "linear"},

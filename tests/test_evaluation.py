@@ -10,6 +10,7 @@ from torch import nn
 
 from fedmeta.algorithms import FedAvg
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.serialization import from_plain
@@ -28,8 +29,7 @@ from fedmeta.evaluation.evaluate import (
 )
 from fedmeta.models.losses import cross_entropy, squared_error
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import train
+from fedmeta.training.train import train
 from problems import LAYOUTS, PLAIN, classification, double, mlp, regression, softmax_regression
 
 MANY = ((3, 4), (2, 3), (5, 2), (1, 6))

@@ -14,7 +14,8 @@ import pytest
 import fedmeta
 from cli.calling import succeed
 from fedmeta.algorithms import FedAvg
-from fedmeta.config.settings import build_settings, layered, read_toml
+from fedmeta.config.spec import RunSpec, layered
+from fedmeta.config.tables import read_toml
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.user_code import load_object
 
@@ -81,5 +82,5 @@ def test_the_file_runs_as_it_is() -> None:
 
 
 def test_the_demo_is_a_settings_file() -> None:
-    settings = build_settings(layered(read_toml(EXAMPLES / "demo.toml"), {}))
+    settings = RunSpec.from_dict(layered(read_toml(EXAMPLES / "demo.toml"), {}))
     assert settings.data.name == "digits"

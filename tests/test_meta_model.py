@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, ModelError, RunFolderError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.storage import read_tensors, write_tensors
 from fedmeta.data import Federation, federate
 from fedmeta.models.meta_model import FILE, MetaModel, check_same_tensors, load_theta
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import Run, train
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
 from problems import classification, flat, regression
 
 INNER = Adaptation(0.4, steps=2)
@@ -282,7 +283,7 @@ def test_load_theta(run: Run, tmp_path: Path) -> None:
     save_file(plain, tmp_path / "plain.safetensors")
     read = load_theta(tmp_path / "plain.safetensors")
     assert all(torch.equal(read[name], leaf) for name, leaf in plain.items())
-    begun = trained(initial=read)
+    begun = trained(start=read)
     assert not torch.equal(flat(begun.meta_model.theta), flat(run.meta_model.theta))
 
 

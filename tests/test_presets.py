@@ -8,22 +8,22 @@ import pytest
 
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.config.presets import PRESETS, preset
-from fedmeta.config.settings import Settings, build_algorithm, build_settings, layered
+from fedmeta.config.spec import RunSpec, build_algorithm, layered
 from fedmeta.core.errors import SettingError
 from fedmeta.data import DataSettings
 
 DATA = ("fashion-mnist", "cifar10", "cifar100")
 
 
-def built(name: str, data: str, **more: Any) -> Settings:
-    return build_settings(layered({"preset": name, "data": {"name": data}}, more))
+def built(name: str, data: str, **more: Any) -> RunSpec:
+    return RunSpec.from_dict(layered({"preset": name, "data": {"name": data}}, more))
 
 
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_key_is_a_setting(name: str, data: str) -> None:
     table = layered({"preset": name, "data": {"name": data}}, {})
-    build_settings(table)
+    RunSpec.from_dict(table)
     for algorithm in ALGORITHMS:
         build_algorithm(table, algorithm)
 
@@ -102,7 +102,7 @@ def test_own_data_take_those_of_cifar10() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_data_with_nodes_of_their_own(name: str) -> None:
     table = {"preset": name, "data": {"name": "mine.csv", "node": "device"}}
-    settings = build_settings(layered(table, {}))
+    settings = RunSpec.from_dict(layered(table, {}))
     assert settings.data.resolved().partition == "column"
     assert built(name, "sinusoid").data.resolved().partition == "column"
 
@@ -112,7 +112,7 @@ def test_data_with_nodes_of_their_own(name: str) -> None:
 def test_other_partitions_do_not_look_at_samples_per_class(name: str, partition: str) -> None:
     data = {"name": "mine.csv", "node": "device"} if partition == "column" else {"name": "digits"}
     flags = {"data": {"partition": partition}}
-    settings = build_settings(layered({"preset": name, "data": data}, flags)).data
+    settings = RunSpec.from_dict(layered({"preset": name, "data": data}, flags)).data
     assert (settings.partition, settings.samples_per_class) == (partition, None)
 
 

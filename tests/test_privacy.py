@@ -43,9 +43,8 @@ from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, NodeData, Scaling
 from fedmeta.data.scaling import sums_of
 from fedmeta.priors import SquaredEuclidean, importance
-from fedmeta.training.job import prepare
 from fedmeta.training.run_importance import store_importance
-from problems import classification, regression
+from problems import classification, job_of, regression
 
 # Values that nothing else is likely to have, as one source sample, one target sample, each in a
 # support set.
@@ -222,11 +221,11 @@ def test_a_leak_would_be_seen(how: str) -> None:
     algorithm, tap = tapped(Leaky(how=how))
     federation = planted()
     model = fedmeta.ModelSettings("mlp", hidden=(4,))
-    job = prepare(federation, model, algorithm, fedmeta.TrainingSettings(), execution=LOOP)
+    job = job_of(federation, model, algorithm, fedmeta.TrainingSettings(), execution=LOOP)
     engine = job.engine()
     shared = algorithm.broadcast(engine.start(job.model.theta)[0])
-    inputs = engine._inputs(torch.tensor([1]), {})
-    engine._node_sum(shared, *inputs, torch.ones((), dtype=torch.int64))
+    moment = torch.ones((), dtype=torch.int64)
+    engine.mapping.function(*engine._arguments(shared, {}, moment, torch.tensor([1])))
     if how == "metric":
         with pytest.raises(AssertionError):
             check_crossing(tap, allowed(algorithm, job.model.theta))

@@ -13,7 +13,7 @@ import pytest
 from docs.pages import run_command
 from fedmeta.algorithms import PerFedAvg
 from fedmeta.cli import commands
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.objective import Adaptation
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +89,7 @@ def test_files_and_targets_named_in_the_readme_exist() -> None:
 
 def test_the_settings_file_shown_is_valid() -> None:
     (text,) = blocks("toml")
-    settings = build_settings(tomllib.loads(text))
+    settings = RunSpec.from_dict(tomllib.loads(text))
     assert settings.algorithm == PerFedAvg(Adaptation(0.1), 0.3, 5)
     assert (settings.data.name, settings.data.node) == ("devices.csv", "user")
 

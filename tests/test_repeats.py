@@ -13,7 +13,9 @@ from torch import nn
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.algorithms.algorithm import Algorithm
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import Record, RunFolder
@@ -21,15 +23,22 @@ from fedmeta.data import load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.engine import recording
 from fedmeta.engine.local import LocalEngine
-from fedmeta.training.job import Job, TrainingSettings, prepare
-from fedmeta.training.loop import Callback, Run, train
-from fedmeta.training.repeats import Repeat, jobs_together, train_repeats, train_stages
-from fedmeta.training.together import train_together, what_separates
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.job import Job
+from fedmeta.training.run import Run
+from fedmeta.training.train import (
+    RunRequest,
+    jobs_together,
+    train,
+    train_many,
+    train_to_stops,
+    why_apart,
+)
 from fedmeta.uplink.guard import Guard
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.privacy import Privacy
 from fedmeta.uplink.uplink import Uplink
-from problems import UNEVEN, classification, flat, mlp
+from problems import UNEVEN, classification, flat, job_of, mlp, together
 
 DOUBLE = Execution(dtype="float64", path="batched")
 ADMM = ADMMFedMeta(Adaptation(0.2), penalty=0.5)
@@ -54,7 +63,7 @@ def jobs_for(
     for seed in seeds:
         settings = replace(training, seed=seed)
         shared = {"repeats": len(seeds), "layout": jobs[0].layout if jobs else None}
-        job = prepare(
+        job = job_of(
             federation(seed),
             mlp(seed=seed),
             algorithm,
@@ -76,7 +85,7 @@ def alone(seed: int, algorithm: Algorithm = ADMM, training: TrainingSettings = T
 def test_every_repeat_ends_as_it_would_have_alone(name: str) -> None:
     algorithm = ALGORITHMS[name]()
     training = replace(TRAINING, rounds=5)
-    runs = train_together(jobs_for((4, 5, 9), algorithm, training=training))
+    runs = together(jobs_for((4, 5, 9), algorithm, training=training))
     for seed, run in zip((4, 5, 9), runs, strict=True):
         assert isinstance(run, Run)
         single = alone(seed, algorithm, training)
@@ -90,7 +99,7 @@ def test_admm_over_chunks_and_recordings(
     chunk: int, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "_PATIENCE", patience)
-    runs = train_together(jobs_for((4, 5), execution=replace(DOUBLE, chunk=chunk)))
+    runs = together(jobs_for((4, 5), execution=replace(DOUBLE, chunk=chunk)))
     for seed, run in zip((4, 5), runs, strict=True):
         single = alone(seed)
         assert isinstance(run, Run)
@@ -108,12 +117,12 @@ def numbers(record: Record) -> dict[str, Any]:
     return flat_record | {f"target {k}": v for k, v in record.get("target", {}).items()}
 
 
-def repeats_of(table: dict[str, Any]) -> list[Repeat]:
-    settings = build_settings(table)
+def repeats_of(table: dict[str, Any]) -> list[RunRequest]:
+    settings = RunSpec.from_dict(table)
     return [
-        Repeat(
+        RunRequest(
             replace(settings, training=replace(settings.training, seed=seed)),
-            load(settings.data, seed),
+            load(settings.data_settings, seed),
         )
         for seed in (0, 1)
     ]
@@ -130,10 +139,10 @@ SINUSOIDS: dict[str, Any] = {
 def test_shorter_trainings_are_the_beginning_of_the_longest() -> None:
     """Bit for bit what they come to by themselves, evaluations on the way included."""
     repeats = repeats_of(SINUSOIDS)
-    found = train_stages(repeats, [5, 2])
+    found = train_to_stops(repeats, [5, 2])
     assert sorted(found) == [2, 3, 5]
     for rounds, outcomes in found.items():
-        wanted = train_repeats([each.lasting(rounds) for each in repeats])
+        wanted = train_many([each.lasting(rounds) for each in repeats])
         for mine, theirs in zip(outcomes, wanted, strict=True):
             assert isinstance(mine, Run)
             assert isinstance(theirs, Run)
@@ -157,7 +166,7 @@ def test_shorter_trainings_are_the_beginning_of_the_longest() -> None:
     ids=["one by one", "noise for so many rounds", "may stop early"],
 )
 def test_only_their_own_rounds_where_nothing_is_passed(change: dict[str, Any]) -> None:
-    found = train_stages(repeats_of(merged([SINUSOIDS, change])), [5, 2])
+    found = train_to_stops(repeats_of(merged([SINUSOIDS, change])), [5, 2])
     assert list(found) == [3]
 
 
@@ -165,7 +174,7 @@ def test_a_run_that_diverges_later_has_not_diverged_before() -> None:
     """Its shorter training is whole; when all have diverged, so have those that were to come."""
     far = {"fedavg": {"step_size": 1e6}}
     own = {"algorithm": "fedavg", "algorithms": far, "training": {"rounds": 60}}
-    found = train_stages(repeats_of(merged([SINUSOIDS, own])), [0, 40])
+    found = train_to_stops(repeats_of(merged([SINUSOIDS, own])), [0, 40])
     assert [isinstance(each, DivergedError) for each in found[0]] == [False, False]
     assert [isinstance(each, DivergedError) for each in found[40] + found[60]] == [True] * 4
 
@@ -173,7 +182,7 @@ def test_a_run_that_diverges_later_has_not_diverged_before() -> None:
 def test_notes_belong_to_those_who_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
     said = iter([[], ["memory ran out"], [], [], []])
     monkeypatch.setattr(LocalEngine, "notes", lambda _: next(said))
-    found = train_stages(repeats_of(SINUSOIDS), [1, 5])
+    found = train_to_stops(repeats_of(SINUSOIDS), [1, 5])
     noted = {
         rounds: [each.get("note") for run in runs if isinstance(run, Run) for each in run.history]
         for rounds, runs in found.items()
@@ -188,7 +197,7 @@ def test_one_that_diverges_does_not_disturb_the_others(tmp_path: Path) -> None:
     blown = {name: leaf * torch.inf for name, leaf in jobs[1].model.theta.items()}
     jobs[1] = replace(jobs[1], model=replace(jobs[1].model, theta=blown))
     folders = [tmp_path / str(i) for i in range(3)]
-    outcomes = train_together(jobs, folders=folders)
+    outcomes = together(jobs, folders=folders)
     assert isinstance(outcomes[1], DivergedError)
     assert "diverged in round 1" in str(outcomes[1])
     assert RunFolder.open(folders[1]).summary()["status"] == "diverged"
@@ -210,7 +219,7 @@ def test_training_ends_when_all_have_diverged() -> None:
     for i, job in enumerate(jobs):
         blown = {name: leaf * torch.inf for name, leaf in job.model.theta.items()}
         jobs[i] = replace(job, model=replace(job.model, theta=blown))
-    outcomes = train_together(jobs, callbacks=[Counting()])
+    outcomes = together(jobs, callbacks=[Counting()])
     assert all(isinstance(each, DivergedError) for each in outcomes)
     assert rounds == list(range(1, len(rounds) + 1))
     assert len(rounds) < TRAINING.rounds
@@ -230,7 +239,7 @@ def test_folders_are_those_of_runs(tmp_path: Path) -> None:
             told.append({"status": summary["status"]})
 
     folders = [tmp_path / name for name in ("a", "b")]
-    runs = train_together(
+    runs = together(
         jobs_for((4, 5)),
         folders=folders,
         origins=[{"table": {"seed": 4}}, {}],
@@ -250,7 +259,7 @@ def test_what_cannot_be_trained_together() -> None:
     loop = replace(DOUBLE, path="loop")
     few, seldom = replace(TRAINING, rounds=3), replace(TRAINING, evaluation_steps=(1, 7))
     jobs = jobs_for((4, 5))
-    assert what_separates(jobs) is None
+    assert why_apart(jobs) is None
     for group, reason in [
         (jobs_for((4, 5), execution=loop), "one by one"),
         (jobs_for((4, 5), participation=Participation(fraction=0.5)), "not all nodes are counted"),
@@ -261,11 +270,11 @@ def test_what_cannot_be_trained_together() -> None:
         ([jobs[0], *jobs_for((5,), uplink=Uplink(Guard("reject")))], "different ways"),
         (jobs_for((4, 5), uplink=Uplink(privacy=Privacy("central", noise=1.0))), "noise"),
     ]:
-        assert reason in (what_separates(group) or "")
+        assert reason in (why_apart(group) or "")
         with pytest.raises(SettingError, match=reason):
-            train_together(group)
-    fewer = prepare(classification(UNEVEN[:3], TARGETS), mlp(), ADMM, TRAINING, execution=DOUBLE)
-    assert "numbers of source nodes" in (what_separates([jobs[0], fewer]) or "")
+            together(group)
+    fewer = job_of(classification(UNEVEN[:3], TARGETS), mlp(), ADMM, TRAINING, execution=DOUBLE)
+    assert "numbers of source nodes" in (why_apart([jobs[0], fewer]) or "")
 
 
 def test_frozen_parts_must_be_the_same() -> None:
@@ -278,9 +287,9 @@ def test_frozen_parts_must_be_the_same() -> None:
     for seed in (4, 5):
         layout = jobs[0].layout if jobs else None
         jobs.append(
-            prepare(federation(seed), model(seed), ADMM, TRAINING, execution=DOUBLE, layout=layout)
+            job_of(federation(seed), model(seed), ADMM, TRAINING, execution=DOUBLE, layout=layout)
         )
-    assert "frozen parts" in (what_separates(jobs) or "")
+    assert "frozen parts" in (why_apart(jobs) or "")
 
 
 def test_precise_sets_and_augmentation_are_those_of_runs_alone(tmp_path: Path) -> None:
@@ -300,9 +309,9 @@ def test_precise_sets_and_augmentation_are_those_of_runs_alone(tmp_path: Path) -
         settings = replace(training, seed=seed)
         singles.append(train(data, network, ADMM, settings, **options))
         layout = jobs[0].layout if jobs else None
-        jobs.append(prepare(data, network, ADMM, settings, repeats=2, layout=layout, **options))
+        jobs.append(job_of(data, network, ADMM, settings, repeats=2, layout=layout, **options))
     folders = [tmp_path / name for name in "ab"]
-    for run, single in zip(train_together(jobs, folders=folders), singles, strict=True):
+    for run, single in zip(together(jobs, folders=folders), singles, strict=True):
         assert isinstance(run, Run)
         far = flat(run.meta_model.theta) - flat(single.meta_model.theta)
         assert float(far.abs().max()) < 1e-10
@@ -317,7 +326,7 @@ def test_precise_sets_and_augmentation_are_those_of_runs_alone(tmp_path: Path) -
 
 
 def test_no_rounds() -> None:
-    runs = train_together(jobs_for((4, 5), FedAvg(), training=replace(TRAINING, rounds=0)))
+    runs = together(jobs_for((4, 5), FedAvg(), training=replace(TRAINING, rounds=0)))
     for seed, run in zip((4, 5), runs, strict=True):
         assert isinstance(run, Run)
         assert torch.equal(
@@ -331,12 +340,12 @@ def test_what_does_not_fit_together_is_trained_one_by_one() -> None:
     table = {"model": model, "execution": budget, "training": rounds, "algorithm": "fedavg"}
     federation = classification(((4, 3),) * 12, shape=(64,), classes=10)
     repeats = [
-        Repeat(build_settings(merged([table, {"training": {"seed": seed}}])), federation)
+        RunRequest(RunSpec.from_dict(merged([table, {"training": {"seed": seed}}])), federation)
         for seed in range(10)
     ]
     assert jobs_together(repeats[:2]) is not None
     assert jobs_together(repeats) is None
-    assert all(isinstance(each, Run) for each in train_repeats(repeats))
-    little = build_settings(merged([table, {"execution": {"memory": 0.1}}]))
+    assert all(isinstance(each, Run) for each in train_many(repeats))
+    little = RunSpec.from_dict(merged([table, {"execution": {"memory": 0.1}}]))
     with pytest.raises(MemoryBudgetError, match="give --memory"):
-        train_repeats([replace(each, settings=little) for each in repeats])
+        train_many([replace(each, spec=little) for each in repeats])

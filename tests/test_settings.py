@@ -10,14 +10,15 @@ import safetensors.torch
 import torch
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
-from fedmeta.config.settings import build_algorithm, build_settings, layered, merged, read_toml
+from fedmeta.config.spec import RunSpec, build_algorithm, layered
+from fedmeta.config.tables import merged, read_toml
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import InverseSchedule
 from fedmeta.data.augmentation import Augmentation
 
 
 def test_nothing_given_is_the_default() -> None:
-    settings = build_settings({})
+    settings = RunSpec.from_dict({})
     assert settings.algorithm == ADMMFedMeta()
     assert settings.data.precise == 0
     assert settings.augmentation == Augmentation()
@@ -26,7 +27,7 @@ def test_nothing_given_is_the_default() -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_by_name(name: str) -> None:
-    assert type(build_settings({"algorithm": name}).algorithm) is ALGORITHMS[name]
+    assert type(RunSpec.from_dict({"algorithm": name}).algorithm) is ALGORITHMS[name]
 
 
 def test_inner_is_shared_and_may_be_overridden() -> None:
@@ -69,7 +70,7 @@ def test_a_preset_lies_below_file_and_flags() -> None:
         {"preset": "paper", "data": {"name": "fashion-mnist", "nodes": 7}},
         {"algorithms": {"admm-fedmeta": {"penalty": 9}}},
     )
-    settings = build_settings(table)
+    settings = RunSpec.from_dict(table)
     algorithm: Any = settings.algorithm
     assert (settings.data.nodes, algorithm.penalty) == (7, 9)
     assert algorithm.curvature == "finite-difference"
@@ -104,7 +105,7 @@ def test_a_preset_lies_below_file_and_flags() -> None:
 )
 def test_what_makes_no_sense(table: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        build_settings(table)
+        RunSpec.from_dict(table)
 
 
 def test_unknown_keys_and_presets() -> None:
@@ -120,22 +121,22 @@ def test_a_prior_is_loaded(tmp_path: Path) -> None:
     prior = {"weight": torch.arange(3.0)}
     safetensors.torch.save_file(prior, tmp_path / "prior.safetensors")
     table = {"prior": {"model": str(tmp_path / "prior.safetensors"), "strength": 0.5}}
-    algorithm: Any = build_settings(table).algorithm
+    algorithm: Any = RunSpec.from_dict(table).algorithm
     assert algorithm.prior.strength == 0.5
     assert algorithm.prior.prior["weight"].equal(prior["weight"])
 
 
 def test_where_to_start_is_a_path() -> None:
-    assert build_settings({}).init is None
-    assert build_settings(layered({"init": "runs/a"}, {"init": "runs/b"})).init == "runs/b"
+    assert RunSpec.from_dict({}).start is None
+    assert RunSpec.from_dict(layered({"init": "runs/a"}, {"init": "runs/b"})).start == "runs/b"
 
 
 def test_toml(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text('algorithm = "fedavg"\n[data]\nsamples = [10, 20]\n')
-    assert build_settings(read_toml(file)).data.samples == (10, 20)
+    assert RunSpec.from_dict(read_toml(file)).data.samples == (10, 20)
     file.write_text("[data]\nprecise = 200\n[augmentation]\nflip = true\nshift = 2\n")
-    settings = build_settings(read_toml(file))
+    settings = RunSpec.from_dict(read_toml(file))
     assert settings.data.precise == 200
     assert settings.augmentation == Augmentation(flip=True, shift=2)
     file.write_text("a = = 3")

@@ -23,6 +23,7 @@ from fedmeta.algorithms import (
     Reptile,
 )
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, DivergedError, ModelError, RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
@@ -33,11 +34,12 @@ from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import SquaredEuclidean
 from fedmeta.training import checkpoints
 from fedmeta.training import loop as training
+from fedmeta.training.callbacks import Callback
 from fedmeta.training.checkpoints import Checkpoint
-from fedmeta.training.job import TrainingSettings, prepare
-from fedmeta.training.loop import Callback, Run, train
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
 from fedmeta.uplink.participation import Participation
-from problems import classification, flat, mlp, regression
+from problems import classification, flat, job_of, mlp, regression
 
 DATA = classification()
 TARGETS = DATA.targets
@@ -210,10 +212,10 @@ class TestARun:
     def test_start_from_given_parameters(self) -> None:
         run = trained()
         theta = {name: leaf.double() for name, leaf in run.meta_model.theta.items()}
-        still = trained(LocalOnly(), initial=theta)
+        still = trained(LocalOnly(), start=theta)
         assert torch.equal(flat(still.meta_model.theta), flat(run.meta_model.theta))
         with pytest.raises(RunFolderError, match="the initial model is of another model"):
-            trained(initial={"x": torch.zeros(1)})
+            trained(start={"x": torch.zeros(1)})
 
     def test_one_class_is_no_task(self) -> None:
         data = classification(classes=1)
@@ -500,7 +502,7 @@ class TestDivergence:
         assert f"diverged in round {number}" in caught.value.problem
         assert "lower the step sizes" in caught.value.remedy
         assert f"--init {folder.checkpoints}/round-{number - 1:06d}" in caught.value.remedy
-        job = prepare(data, MLP, self.wild, self.settings, execution=BATCHED)
+        job = job_of(data, MLP, self.wild, self.settings, execution=BATCHED)
         like = Checkpoint(0, *job.engine().start(job.model.theta))
         kept = checkpoints.load(folder.checkpoints, number - 1, like)
         assert all(leaf.isfinite().all() for leaf in kept.state.theta.values())
@@ -546,5 +548,5 @@ def test_default_step_size_where_values_are_predicted(
     algorithm: ADMMFedMeta, expected: float
 ) -> None:
     """Nobody asks for a long step there by leaving it open; who writes it gets it."""
-    job = prepare(regression(), ModelSettings("mlp"), algorithm, TrainingSettings(rounds=0))
+    job = job_of(regression(), ModelSettings("mlp"), algorithm, TrainingSettings(rounds=0))
     assert job.settings["algorithm"]["inner"]["step_size"] == expected

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import nested
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.data import load
-from fedmeta.studies.tune import HELD_OUT, Range, grid, nested, random_points, tune
-from fedmeta.training.loop import Callback
+from fedmeta.studies.tune import HELD_OUT, Range, grid, random_points, tune
+from fedmeta.training.callbacks import Callback
 
 TABLE: dict[str, Any] = {
     "data": {"name": "sinusoid", "nodes": 8, "samples": [10, 10]},
@@ -23,7 +24,7 @@ TABLE: dict[str, Any] = {
 }
 
 
-def quiet(_: str, __: int) -> Sequence[Callback]:
+def quiet(_: str) -> Sequence[Callback]:
     return ()
 
 
@@ -65,8 +66,8 @@ def test_the_best_has_the_lowest_error_on_held_out_sources(tmp_path: Path) -> No
     means = [trial["mean"] for trial in result["trials"]]
     assert result["best"]["mean"] == min(mean for mean in means if mean is not None)
     assert len(set(means)) == 3
-    settings = build_settings(TABLE)
-    whole = load(settings.data, settings.training.seed)  # one draw: targets stay targets
+    settings = RunSpec.from_dict(TABLE)
+    whole = load(settings.data_settings, settings.training.seed)  # one draw: targets stay targets
     for seed in (0, 1):
         judges = {node.name for node in whole.hold_out(HELD_OUT, seed).targets}
         sources = {node.name for node in whole.sources}

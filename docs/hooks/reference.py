@@ -22,7 +22,7 @@ import fedmeta
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.cli import commands
 from fedmeta.cli.command import Command, Parameter
-from fedmeta.config.settings import TABLES, Settings
+from fedmeta.config.spec import TABLES, RunSpec
 from fedmeta.core.objective import Adaptation
 from fedmeta.priors import PriorSettings
 
@@ -126,7 +126,7 @@ def _about(each: Parameter) -> str:
 
 def _settings() -> str:
     lines = [
-        "# Settings",
+        "# RunSpec",
         "",
         "What stands in a settings file (`--config FILE.toml`), or after `--set`. Later ones win: "
         "defaults, `preset`, the file, flags. At the top level stand `preset` and "
@@ -140,7 +140,7 @@ def _settings() -> str:
 
 
 def _names_without_table() -> str:
-    names = [each.name for each in fields(Settings) if each.name not in (*TABLES, "prior")]
+    names = [each.name for each in fields(RunSpec) if each.name not in (*TABLES, "prior")]
     return ", ".join(f"`{name}`" for name in names)
 
 
@@ -213,7 +213,7 @@ def _told_elsewhere(package: str, name: str) -> bool:
 def _index() -> str:
     lines = ["# Reference", "", "Made from the code: it says what this version does.", ""]
     lines += ["- [Commands](commands.md): every command and option"]
-    lines += ["- [Settings](settings.md): everything a settings file may hold", "", "## Python", ""]
+    lines += ["- [RunSpec](settings.md): everything a settings file may hold", "", "## Python", ""]
     for name in _packages():
         words = (importlib.import_module(name).__doc__ or "").partition("\n")[0]
         lines.append(f"- [`{name}`]({name}.md): {words}")

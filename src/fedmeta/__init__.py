@@ -23,6 +23,7 @@ from fedmeta.algorithms import (
     Reptile,
 )
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, FedmetaError
 from fedmeta.core.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
 from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
@@ -38,8 +39,9 @@ from fedmeta.priors import (
     SquaredMahalanobis,
     federated_fisher,
 )
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import Callback, Run, train
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
 from fedmeta.uplink.participation import Participation
 
 __all__ = [

@@ -24,6 +24,7 @@ from fedmeta.algorithms import (
     Reptile,
 )
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core import step_sizes
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
@@ -38,9 +39,8 @@ from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import SquaredEuclidean
 from fedmeta.training import checkpoints
-from fedmeta.training.job import TrainingSettings, prepare
-from fedmeta.training.loop import Run, train
-from fedmeta.training.together import train_together
+from fedmeta.training.run import Run
+from fedmeta.training.train import train, train_many
 from fedmeta.uplink.participation import Participation
 from problems import (
     LAYOUTS,
@@ -49,6 +49,7 @@ from problems import (
     double,
     engine_for,
     flat,
+    job_of,
     mlp,
     paper_admm,
     trace,
@@ -308,7 +309,7 @@ class TestRuns:
             data, settings = classification(seed=seed), replace(SETTINGS, seed=seed)
             layout = jobs[0].layout if jobs else None
             jobs.append(
-                prepare(
+                job_of(
                     data,
                     mlp(seed=seed),
                     algorithm,
@@ -318,7 +319,7 @@ class TestRuns:
                     layout=layout,
                 )
             )
-        for job, run in zip(jobs, train_together(jobs), strict=True):
+        for job, run in zip(jobs, train_many(jobs), strict=True):
             assert isinstance(run, Run)
             seed = job.training.seed
             alone = train(

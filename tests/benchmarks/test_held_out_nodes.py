@@ -23,7 +23,7 @@ from benchmarks.held_out_nodes import (
 from experiments.held_out import studies
 from experiments.repeats import federation
 from fedmeta.algorithms import automatic_penalty
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import SettingError
 
 ROW: dict[str, Any] = {
@@ -42,7 +42,7 @@ ROW: dict[str, Any] = {
 
 def test_constants_are_changed_for_a_trial_alone() -> None:
     before = automatic_penalty._SEARCH
-    settings = build_settings(
+    settings = RunSpec.from_dict(
         {
             "data": {"name": "digits", "nodes": 12},
             "training": {"rounds": 12, "evaluate_every": 0},
@@ -66,7 +66,7 @@ def test_what_cannot_be_changed_is_refused() -> None:
 
 def test_runs_that_diverge_are_counted() -> None:
     """And when all do, there is a row that says so."""
-    settings = build_settings(
+    settings = RunSpec.from_dict(
         {
             "data": {"name": "digits", "nodes": 12},
             "algorithms": {"admm-fedmeta": {"penalty": 1e-30}},
@@ -118,7 +118,7 @@ def test_rows_are_kept_as_a_study_of_the_results(
 
 def test_held_out_nodes_are_divided_otherwise_every_time() -> None:
     """Their samples stay theirs, in sets of the same sizes, and each judges at some time."""
-    settings = build_settings({"data": {"name": "digits", "nodes": 12}})
+    settings = RunSpec.from_dict({"data": {"name": "digits", "nodes": 12}})
     drawn = federation(settings.data, 100).hold_out(0.2, 100)
     divisions = list(divided_anew(drawn, settings.data.support_share))
     assert len(divisions) == DIVISIONS

@@ -16,6 +16,7 @@ from torch import Tensor
 from engines.runs import CHUNKED, VALUES, dropping, everything, run
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.core.run_folder import RunFolder
@@ -30,8 +31,7 @@ from fedmeta.engine.round_metrics import RoundMetrics
 from fedmeta.models.functional import functionalise
 from fedmeta.models.losses import cross_entropy
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import train
+from fedmeta.training.train import train
 from fedmeta.uplink.participation import Participation
 from problems import LAYOUTS, PLAIN, classification, double, engine_for, flat, mlp, trace
 
@@ -124,7 +124,7 @@ class TestRounds:
                 mlp().float(),
                 ALGORITHM,
                 settings,
-                initial=initial,
+                start=initial,
                 folder=tmp_path / "run",
                 resume=resume,
             )

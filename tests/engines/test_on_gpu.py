@@ -12,11 +12,12 @@ import torch
 import fedmeta
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, PerFedAvg
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import Adaptation
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings, prepare
-from fedmeta.training.together import train_together
+from fedmeta.training.train import train_many
+from problems import job_of
 
 if not torch.cuda.is_available():
     pytest.skip("these trainings run on a GPU, and there is none", allow_module_level=True)
@@ -72,7 +73,7 @@ def test_repeats_together() -> None:
     jobs = []
     for seed in range(3):
         jobs.append(
-            prepare(
+            job_of(
                 federation(seed),
                 NETWORK,
                 ADMMFedMeta(),
@@ -82,7 +83,7 @@ def test_repeats_together() -> None:
                 layout=jobs[0].layout if jobs else None,
             )
         )
-    for seed, run in enumerate(train_together(jobs)):
+    for seed, run in enumerate(train_many(jobs)):
         assert isinstance(run, fedmeta.Run)
         alone = fedmeta.train(
             federation(seed),

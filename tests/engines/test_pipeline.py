@@ -13,13 +13,15 @@ import torch
 from engines.runs import VALUES
 from fedmeta.algorithms import FedAvg, LocalOnly
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.engine.local import LocalEngine
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training import checkpoints
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import Callback, Run, train
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
 from problems import flat
 
 ROUNDS = 7

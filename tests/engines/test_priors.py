@@ -10,15 +10,16 @@ import torch
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import ModelError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.tree import Tree
 from fedmeta.engine.stacked_priors import prior_tensors, what_differs, with_prior_tensors
 from fedmeta.priors import OutputKL, Regularizer, SquaredEuclidean, SquaredMahalanobis
-from fedmeta.training.job import Job, TrainingSettings, prepare
-from fedmeta.training.loop import Run, train
-from fedmeta.training.together import train_together, what_separates
-from problems import UNEVEN, classification, mlp
+from fedmeta.training.job import Job
+from fedmeta.training.run import Run
+from fedmeta.training.train import train, train_many, why_apart
+from problems import UNEVEN, classification, job_of, mlp
 
 DOUBLE = Execution(dtype="float64", path="batched")
 ADMM = ADMMFedMeta(Adaptation(0.2), penalty=0.5)
@@ -60,7 +61,7 @@ def prior(kind: str, seed: int) -> Regularizer:
 def jobs_for(seeds: tuple[int, ...], algorithms: list[Any]) -> list[Job]:
     jobs: list[Job] = []
     for seed, algorithm in zip(seeds, algorithms, strict=True):
-        job = prepare(
+        job = job_of(
             classification(UNEVEN, ((3, 4),), seed=seed),
             mlp(seed=seed),
             algorithm,
@@ -78,7 +79,7 @@ def jobs_for(seeds: tuple[int, ...], algorithms: list[Any]) -> list[Job]:
 def test_each_repeat_is_held_by_its_own_prior(kind: str, penalty: Any) -> None:
     seeds = (0, 1, 2)
     algorithms = [replace(ADMM, penalty=penalty, prior=prior(kind, seed)) for seed in seeds]
-    together = train_together(jobs_for(seeds, algorithms))
+    together = train_many(jobs_for(seeds, algorithms))
     for seed, algorithm, outcome in zip(seeds, algorithms, together, strict=True):
         assert isinstance(outcome, Run)
         alone = train(
@@ -105,11 +106,11 @@ def test_what_may_differ_is_tensors_alone() -> None:
     assert what_differs(one, FedAvg()) == "algorithm"
     assert with_prior_tensors(FedAvg(), {}) == FedAvg()
     jobs = jobs_for((0, 1), [one, replace(other, prior=stronger)])
-    assert what_separates(jobs) == "their algorithms differ in prior"
+    assert why_apart(jobs) == "their algorithms differ in prior"
 
 
 def test_a_prior_that_is_not_finite_is_found_in_any_repeat() -> None:
     algorithms = [replace(ADMM, prior=prior("euclidean", seed)) for seed in (0, 1)]
     prior_tensors(algorithms[1])["prior"]["0.bias"][0] = torch.nan
     with pytest.raises(ModelError, match="NaN"):
-        train_together(jobs_for((0, 1), algorithms))
+        train_many(jobs_for((0, 1), algorithms))

@@ -102,6 +102,6 @@ def test_resident_or_not_is_the_same(path: str) -> None:
             result, engine = run(
                 ADMMFedMeta(Adaptation(0.1)), model, execution, participation=Participation(0.6)
             )
-            assert engine._store.resident == fits
+            assert engine.table._store.resident == fits
             ends.append(everything(result))
     assert ends[0] == ends[1]

@@ -13,12 +13,13 @@ import torch
 from engines.runs import CHUNKED, VALUES, everything, run
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import Adaptation
 from fedmeta.engine.states import allocate, write
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training import checkpoints
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import Run, train
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
 from fedmeta.uplink.participation import Participation
 from problems import double, flat, mlp
 

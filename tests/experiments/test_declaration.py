@@ -8,7 +8,7 @@ from experiments import EXPERIMENTS
 from experiments.cell import Cell, Tasks
 from experiments.declaration import Declaration, cells, declaration
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import SettingError
 from fedmeta.core.serialization import to_plain
 from fedmeta.studies.sequences import TaskSequence
@@ -68,7 +68,7 @@ def test_paper_cells_have_the_papers_hyper_parameters() -> None:
 def test_default_is_what_training_does_without_options() -> None:
     settings, plain = (
         one("table1/fixed-pairs/cifar10/admm-fedmeta/default").build(),
-        build_settings({}),
+        RunSpec.from_dict({}),
     )
     assert to_plain(settings.algorithm) == to_plain(plain.algorithm)
     assert (settings.model, settings.augmentation) == (plain.model, plain.augmentation)

@@ -13,10 +13,11 @@ from experiments.repeats import federation, pool, record
 from experiments.results import Results
 from experiments.running import Ended, Plan, run_cells, selected, state
 from experiments.tuned import tried_before
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import Record
-from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.training.train import RunRequest, train_many
 
 pytest.importorskip("sklearn")
 
@@ -58,16 +59,16 @@ def test_result_holds_what_was_done_and_what_came_of_it(results: Results) -> Non
 
 
 def test_repeats_together_are_those_one_by_one() -> None:
-    settings = build_settings(SETTINGS)
+    settings = RunSpec.from_dict(SETTINGS)
     repeats = [
-        Repeat(
+        RunRequest(
             replace(settings, training=replace(settings.training, seed=s)),
             federation(settings.data, s),
         )
         for s in (0, 1)
     ]
-    together = [record(s, run) for s, run in enumerate(train_repeats(repeats))]
-    alone = [record(s, train_repeats([each])[0]) for s, each in enumerate(repeats)]
+    together = [record(s, run) for s, run in enumerate(train_many(repeats))]
+    alone = [record(s, train_many([each])[0]) for s, each in enumerate(repeats)]
     for a, b in zip(together, alone, strict=True):
         assert a["accuracy"] == b["accuracy"]
         assert a["loss"][1] == pytest.approx(b["loss"][1], rel=1e-4)
@@ -104,13 +105,13 @@ def test_arguments_are_those_of_a_comparison() -> None:
     """What settings say must reach training here as it does there."""
     from fedmeta.training.from_settings import arguments
 
-    settings = build_settings(SETTINGS)
+    settings = RunSpec.from_dict(SETTINGS)
     drawn = federation(settings.data, 0)
-    assert set(Repeat(settings, drawn).arguments()) == set(arguments(settings, drawn))
+    assert set(RunRequest(settings, drawn).arguments()) == set(arguments(settings, drawn))
 
 
 def test_files_are_read_once() -> None:
-    data = build_settings(SETTINGS).data
+    data = RunSpec.from_dict(SETTINGS).data
     assert pool(data, 0).inputs is pool(replace(data, nodes=5), 1).inputs
 
 
@@ -224,15 +225,15 @@ def test_a_result_says_at_which_point_it_was_trained(results: Results) -> None:
 def test_tuning_looks_at_source_nodes_alone(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Repeat] = []
+    seen: list[RunRequest] = []
 
-    def watched(repeats: list[Repeat], callbacks: Any = ()) -> Any:
+    def watched(repeats: list[RunRequest], callbacks: Any = ()) -> Any:
         seen.extend(repeats)
-        return train_repeats(repeats, callbacks)
+        return train_many(repeats, callbacks)
 
     monkeypatch.setattr("experiments.tuned.train_repeats", watched)
     run([TUNING], results)
-    drawn = federation(build_settings(SETTINGS).data, 0)
+    drawn = federation(RunSpec.from_dict(SETTINGS).data, 0)
     sources = {node.name for node in drawn.sources}
     assert len(seen) == 4
     for each in seen:

@@ -9,8 +9,8 @@ import pytest
 
 from experiments import tuned
 from experiments.cell import Cell
-from fedmeta.training.repeats import Repeat
-from fedmeta.training.together import Outcome
+from fedmeta.training.run import Outcome
+from fedmeta.training.train import RunRequest
 
 SMALL = {
     "data": {"name": "digits", "nodes": 15, "samples": [10, 16]},
@@ -28,7 +28,7 @@ def searched(
     """What a search finds, and how many trainings it took."""
     count, train = 0, tuned.train_repeats
 
-    def counted(repeats: Sequence[Repeat], callbacks: Sequence[Any] = ()) -> list[Outcome]:
+    def counted(repeats: Sequence[RunRequest], callbacks: Sequence[Any] = ()) -> list[Outcome]:
         nonlocal count
         count += 1
         return train(repeats, callbacks)

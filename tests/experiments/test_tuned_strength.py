@@ -15,7 +15,7 @@ from experiments.repeats import pool
 from experiments.results import Results
 from experiments.running import Plan, run_cells, state
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.training.train import RunRequest, train_many
 
 pytest.importorskip("sklearn")
 
@@ -31,19 +31,19 @@ TUNING = Cell(("tuning", "x"), SETTINGS, 2, grid={"strength": [0.1, 50.0]}, task
 TUNED = Cell(("mine", "x"), SETTINGS, 2, tuned=TUNING.key, tasks=TASKS)
 
 
-def strengths(repeats: list[Repeat]) -> set[float]:
+def strengths(repeats: list[RunRequest]) -> set[float]:
     algorithms = (each.settings.algorithm for each in repeats)
     return {a.prior.strength for a in algorithms if isinstance(a, ADMMFedMeta) and a.prior}
 
 
 def test_it_looks_at_source_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Repeat] = []
+    seen: list[RunRequest] = []
 
-    def watched(repeats: list[Repeat], callbacks: Any = ()) -> Any:
+    def watched(repeats: list[RunRequest], callbacks: Any = ()) -> Any:
         seen.extend(repeats)
-        return train_repeats(repeats, callbacks)
+        return train_many(repeats, callbacks)
 
-    monkeypatch.setattr(tuned_strength, "train_repeats", watched)
+    monkeypatch.setattr(tuned_strength, "train_many", watched)
     found = tuned_strength.search_strength(TUNING, {}, lambda _: [])
     assert [trial["point"]["strength"] for trial in found["trials"]] == [0.1, 50.0]
     assert all(len(trial["values"]) == 2 for trial in found["trials"])
@@ -64,15 +64,15 @@ def test_a_tuned_cell_takes_the_strength_that_was_found(
 ) -> None:
     results, seen = Results(tmp_path), []
 
-    def watched(repeats: list[Repeat], callbacks: Any = ()) -> Any:
+    def watched(repeats: list[RunRequest], callbacks: Any = ()) -> Any:
         seen.extend(repeats)
-        return train_repeats(repeats, callbacks)
+        return train_many(repeats, callbacks)
 
     list(run_cells([TUNING], Plan(results), lambda _: []))
     tuning = results.read(TUNING.key)
     assert tuning is not None
     results.write(TUNING.key, {**tuning, "best": {"strength": 50.0}})
-    monkeypatch.setattr(continual, "train_repeats", watched)
+    monkeypatch.setattr(continual, "train_many", watched)
     list(run_cells([TUNED], Plan(results), lambda _: []))
     found = results.read(TUNED.key)
     assert found is not None

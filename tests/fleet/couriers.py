@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks
 from fedmeta.fleet.edge import Edge, answer
@@ -50,7 +50,7 @@ def fleet_of(
     folder: Path, table: dict[str, Any], edges: int, **settings: Any
 ) -> tuple[Federation, dict[int, Path]]:
     """Plan a run in `folder`/run and deal its source nodes out to edges."""
-    built = build_settings(table)
+    built = RunSpec.from_dict(table)
     federation = load(built.data, built.training.seed)
     homes = {}
     for number in range(edges):

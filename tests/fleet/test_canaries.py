@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.data.federation import Federation
 from fedmeta.fleet.edge import Edge
 from fedmeta.fleet.local_fleet import deal_out
@@ -143,7 +144,7 @@ def test_messages_states_and_logs_have_no_canary(
     scaling = load_scaling(tmp_path / "run")
     assert scaling is not None
     secret = secrets(scaling)
-    algorithm = build_settings(merged([BASE, RUNS[kind]])).algorithm
+    algorithm = RunSpec.from_dict(merged([BASE, RUNS[kind]])).algorithm
     sizes = allowed(algorithm, load_theta(tmp_path / "run"))  # with learned steps, if any
     check_couriers([courier], secret, sum(sizes.values()), width=3)
     names = check_files(tmp_path, secret)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core import randomness, storage
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
@@ -28,7 +29,7 @@ from fedmeta.fleet.transport import FleetError, FleetSettings
 from fedmeta.models.meta_model import load_theta
 from fedmeta.report import write_report
 from fedmeta.report.format import size
-from fedmeta.training.from_settings import train_settings
+from fedmeta.training.train import RunRequest, train_run
 from fleet.couriers import HomeCourier, fleet_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "new_algorithm.py"
@@ -45,8 +46,8 @@ def table_of(rounds: int = 3, **tables: Any) -> dict[str, Any]:
 
 
 def local_theta(table: dict[str, Any], federation: Any, chunk: int) -> dict[str, torch.Tensor]:
-    settings = build_settings(merged([table, {"execution": {"chunk": chunk}}]))
-    return train_settings(settings, federation).meta_model.theta
+    settings = RunSpec.from_dict(merged([table, {"execution": {"chunk": chunk}}]))
+    return train_run(RunRequest(settings, federation)).meta_model.theta
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -186,10 +187,10 @@ def test_an_edge_of_one_node_that_misses_rounds_is_the_simulations(
     algorithm = {"admm-fedmeta": {"penalty": 50.0, "rule": rule}}
     table = table_of(rounds=5, algorithms=algorithm, data={"nodes": 5, "target_share": 0.2})
     federation, homes = fleet_of(tmp_path, table, edges=4, quorum=0.25)
-    simulated = build_settings(
+    simulated = RunSpec.from_dict(
         merged([table, {"participation": {"lost": 0.4}, "execution": {"chunk": 1}}])
     )
-    alone = train_settings(simulated, federation)
+    alone = train_run(RunRequest(simulated, federation))
     counted = [record["counted"] for record in alone.history]
     assert 0 < min(counted) < 4
     draws = randomness.fold(randomness.key(0), 22)  # the local engine's

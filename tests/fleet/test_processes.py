@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.config.settings import Table, build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table, merged
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.fleet.flower_commands import free_port
@@ -17,7 +18,7 @@ from fedmeta.fleet.message import Parcel
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import load_theta
-from fedmeta.training.from_settings import train_settings
+from fedmeta.training.train import RunRequest, train_run
 from fleet.couriers import HomeCourier, fleet_of
 from fleet.processes import Fleet, awaited, client_of, fleet, kill_family
 
@@ -45,8 +46,8 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def local_theta(rounds: int) -> dict[str, torch.Tensor]:
     """The local engine, with the two edges' shards as its chunks and one thread."""
     chunks = {"execution": {"chunk": 4}, "training": {"rounds": rounds}}
-    settings = build_settings(merged([DIGITS, chunks]))
-    return train_settings(settings, load(settings.data, 0)).meta_model.theta
+    settings = RunSpec.from_dict(merged([DIGITS, chunks]))
+    return train_run(RunRequest(settings, load(settings.data_settings, 0))).meta_model.theta
 
 
 def done(folder: Path) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
 from fedmeta.models.meta_model import load_theta
-from fedmeta.training.from_settings import train_settings
+from fedmeta.training.train import RunRequest, train_run
 from fleet.processes import awaited, fleet
 
 pytest.importorskip("flwr")
@@ -37,8 +37,8 @@ def test_the_platform_opens_the_sum_of_real_edges(tmp_path: Path) -> None:
         assert command.returncode == 0
     run = RunFolder.open(tmp_path / "run")
     assert [record["edges"] for record in run.history()] == [3, 3]
-    settings = build_settings(table)
-    alone = train_settings(settings, load(settings.data, 0)).meta_model.theta
+    settings = RunSpec.from_dict(table)
+    alone = train_run(RunRequest(settings, load(settings.data_settings, 0))).meta_model.theta
     for name, leaf in load_theta(run.path).items():
         assert torch.allclose(leaf, alone[name], atol=1e-5)
     for log in tmp_path.rglob("*.log"):

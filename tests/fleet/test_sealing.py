@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.fleet.message import Parcel
 from fedmeta.fleet.plan import carry_out
 from fedmeta.fleet.transport import FleetError
-from fedmeta.training.from_settings import train_settings
+from fedmeta.training.train import RunRequest, train_run
 from fleet.couriers import HomeCourier, fleet_of
 
 pytest.importorskip("flwr", reason="keys are made by Flower's helpers")
@@ -167,7 +168,7 @@ def test_too_few_edges_and_nobody_to_hide_from(tmp_path: Path) -> None:
     fleet_of(tmp_path / "fisher", fisher, EDGES)
     with pytest.raises(SettingError, match="which no mask hides"):
         carry_out(tmp_path / "fisher" / "run", HomeCourier({}))
-    settings = build_settings(table_of())
+    settings = RunSpec.from_dict(table_of())
     federation, _ = fleet_of(tmp_path / "alone", table_of(), EDGES)
     with pytest.raises(SettingError, match="no platform to hide from"):
-        train_settings(settings, federation)
+        train_run(RunRequest(settings, federation))

@@ -9,16 +9,16 @@ from benchmarks.simulated_edges import Attack, EdgeLoss, EdgeUplink, edge_of, wi
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.algorithms.algorithm import Contribution
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Facts
 from fedmeta.data import DataSettings, load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import Run
-from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.training.run import Run
+from fedmeta.training.train import RunRequest, train_many
 from fedmeta.uplink.guard import Guard, Reply, judge
 from fedmeta.uplink.participation import Participation
 
@@ -94,11 +94,11 @@ def test_only_the_first_edge_has_other_labels() -> None:
         assert (flipped.labels[node.query] == federation.labels[node.query]).all()
 
 
-def guarded(seed: int, execution: Execution) -> Repeat:
+def guarded(seed: int, execution: Execution) -> RunRequest:
     """A run with a liar among four edges."""
     data = DataSettings("digits", nodes=20)
     uplink = EdgeUplink(Guard("reject"), edges=4, nodes=16, attack=Attack("sign", 10.0))
-    settings = Settings(
+    settings = RunSpec(
         data,
         ModelSettings("linear"),
         ADMMFedMeta(),
@@ -109,13 +109,13 @@ def guarded(seed: int, execution: Execution) -> Repeat:
         loss="auto",
         uplink=uplink,
     )
-    return Repeat(settings, load(data, seed))
+    return RunRequest(settings, load(data, seed))
 
 
 def test_repeats_are_judged_by_themselves_when_trained_together() -> None:
     execution = Execution(path="batched", dtype="float64", chunk=16)
     repeats = [guarded(seed, execution) for seed in (0, 1, 2)]
-    runs = train_repeats(repeats)
+    runs = train_many(repeats)
     for run, repeat in zip(runs, repeats, strict=True):
         alone = repeat.train()
         assert isinstance(run, Run)

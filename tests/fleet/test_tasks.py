@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.fleet.message import Parcel
@@ -22,8 +23,8 @@ from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.priors import federated_fisher
 from fedmeta.priors.importance import importance_file, read_importance
 from fedmeta.studies.sequences import TaskSequence, run_sequence
-from fedmeta.training.from_settings import with_strength
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.train import with_strength
 from fleet.couriers import Fate, HomeCourier, fleet_of
 from fleet.test_in_process import local_theta, same, table_of
 from sequences.problems import small
@@ -139,7 +140,7 @@ def test_lambda_is_found_from_sums_of_edges(tmp_path: Path) -> None:
     federation, homes = fleet_of(tmp_path / "b", table, edges=2)
     courier = HomeCourier(homes)
     run = carry_out(tmp_path / "b/run", courier)
-    alone = build_settings(merged([table, {"execution": {"chunk": 3}}]))
+    alone = RunSpec.from_dict(merged([table, {"execution": {"chunk": 3}}]))
     strength = with_strength(alone, federation).prior.strength
     found = run.summary["settings"]["prior"]["strength"]
     assert found == pytest.approx(strength, rel=1e-12)

@@ -11,19 +11,21 @@ import torch
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.train import promise_line
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import DataSettings, Federation, load
 from fedmeta.data.scaling import fit_scaling
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings, prepare
-from fedmeta.training.loop import Run, train
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
 from fedmeta.uplink.compression import Compression
 from fedmeta.uplink.guard import Guard
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.privacy import Privacy
 from fedmeta.uplink.uplink import Uplink, refusals, with_secrets
+from problems import job_of
 
 FIXED = ADMMFedMeta(Adaptation(step_size=0.01), penalty=30.0, penalty_unit="weight")
 WAYS = {
@@ -89,7 +91,7 @@ def test_a_node_with_bad_numbers_is_refused_and_named(federation: Federation) ->
     inputs[bad.support] = 1e30  # finite, but not for long
     spoiled = Federation(inputs, federation.labels, federation.task, federation.nodes)
     uplink = Uplink(Guard("reject", 1e6))  # other nodes differ by less
-    job = prepare(
+    job = job_of(
         spoiled,
         ModelSettings("mlp"),
         FIXED,
@@ -117,7 +119,7 @@ def test_secrets_change_the_noise_and_nothing_else(federation: Federation) -> No
     def after(secret: bool, uplink: Uplink) -> torch.Tensor:
         execution = Execution(threads=1, path="batched")
         training = TrainingSettings(rounds=1)
-        job = prepare(
+        job = job_of(
             federation, ModelSettings("mlp"), FIXED, training, uplink=uplink, execution=execution
         )
         engine = job.engine()

@@ -24,14 +24,14 @@ import torch
 
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, Node, Task
 from fedmeta.models.meta_model import load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training import checkpoints
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import train
+from fedmeta.training.train import train
 from fedmeta.uplink.participation import Participation
 
 

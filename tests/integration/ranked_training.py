@@ -18,13 +18,14 @@ import torch
 
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, LocalOnly
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.objective import Adaptation
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.ranks import Ranks, current, started
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings
-from fedmeta.training.loop import Run, train
+from fedmeta.training.run import Run
+from fedmeta.training.train import train
 from fedmeta.uplink.participation import Participation
 from problems import classification
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedmeta import DataSettings, ModelSettings, TrainingSettings, load, train
 from fedmeta.algorithms import ALGORITHMS
-from fedmeta.training.job import loss_of
+from fedmeta.config.training import loss_of
 
 
 @pytest.mark.parametrize("data", ["sinusoid", "digits"])

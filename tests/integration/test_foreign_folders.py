@@ -67,7 +67,13 @@ def test_a_run_of_one_machine(tmp_path: Path, trap: str) -> None:
         (run / "settings.json").write_text(json.dumps(changed))
         refused = call(f"train --resume {run} --rounds 2")
         assert "name it again: --" in refused.complaint
-        for command in ("evaluate", "report", "importance", "diagnose", "export --out x.onnx"):
+        for command in (
+            "evaluate",
+            "report",
+            "importance",
+            "diagnose",
+            f"export --out {tmp_path}/x.onnx",
+        ):
             call([*command.split(), str(run)])
         page = Client(run.parent)
         for address in ("", "runs/mine", "adapt/mine", "runs/mine/report"):

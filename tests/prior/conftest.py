@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmeta.config.settings import Table, build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table, merged
 from fedmeta.data import load
-from fedmeta.training.from_settings import train_settings
+from fedmeta.training.train import RunRequest, train_run
 
 CLASSES = ("ant", "bee", "cat", "dog")
 
@@ -32,9 +33,9 @@ def task_table(name: str, **rest: Any) -> Table:
 
 def trained(folder: str | None = None, name: str = "later", **rest: Any) -> Any:
     """A run of a task, from settings as the command line has them."""
-    settings = build_settings(task_table(name, **rest))
-    federation = load(settings.data, settings.training.seed)
-    return train_settings(settings, federation, folder=Path(folder) if folder else None)
+    settings = RunSpec.from_dict(task_table(name, **rest))
+    federation = load(settings.data_settings, settings.training.seed)
+    return train_run(RunRequest(settings, federation, folder=Path(folder) if folder else None))
 
 
 @pytest.fixture(scope="session")

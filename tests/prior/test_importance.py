@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedmeta.algorithms.path_importance import PathKeeping
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core import tree
 from fedmeta.core.errors import DataError, RunFolderError, SettingError
 from fedmeta.core.storage import read_tensors
@@ -25,7 +25,7 @@ from prior.conftest import task_table, trained
 def test_fisher_at_the_adapted_models(tasks: Path) -> None:
     """Against a loop over samples with plain autograd."""
     model = MetaModel.load("early")
-    federation = load(build_settings(task_table("early")).data, 0)
+    federation = load(RunSpec.from_dict(task_table("early")).data, 0)
     total, count = tree.zeros_like(model.theta), 0
     for node in federation.sources:
         raw = federation.inputs[node.support], federation.labels[node.support]
@@ -45,7 +45,7 @@ def test_fisher_at_the_adapted_models(tasks: Path) -> None:
 
 
 def test_fisher_on_other_data(tasks: Path) -> None:
-    data = load(build_settings({"data": {"name": "sinusoid", "nodes": 5}}).data, 0)
+    data = load(RunSpec.from_dict({"data": {"name": "sinusoid", "nodes": 5}}).data, 0)
     with pytest.raises(DataError, match="other classes or shapes"):
         federated_fisher(MetaModel.load("early"), data)
 
@@ -103,12 +103,12 @@ def test_steps_that_were_taken_back_are_not_on_the_path(tasks: Path, tmp_path: P
 
 def test_a_resumed_run_keeps_the_same_path(tasks: Path, tmp_path: Path) -> None:
     whole = trained(str(tmp_path / "whole"), importance="path")
-    from fedmeta.training.from_settings import train_settings
+    from fedmeta.training.train import RunRequest, train_run
 
     trained(str(tmp_path / "parts"), importance="path", training={"rounds": 2})
-    settings = build_settings(task_table("later", importance="path"))
-    federation = load(settings.data, 0)
-    train_settings(settings, federation, folder=tmp_path / "parts", resume=True)
+    settings = RunSpec.from_dict(task_table("later", importance="path"))
+    federation = load(settings.data_settings, 0)
+    train_run(RunRequest(settings, federation, folder=tmp_path / "parts"), resume=True)
     for name in ("whole", "parts"):
         store_importance(tmp_path / name, "path", whole.meta_model, federation)
     first, second = (
@@ -121,15 +121,15 @@ def test_what_has_no_path() -> None:
     with pytest.raises(SettingError, match="stale"):
         PathKeeping(penalty=1.0, rule="stale")
     with pytest.raises(SettingError, match="keeps no path"):
-        build_settings({"algorithm": "fedavg", "importance": "path"})
+        RunSpec.from_dict({"algorithm": "fedavg", "importance": "path"})
     with pytest.raises(SettingError, match="importance is 'fischer'"):
-        build_settings({"importance": "fischer"})
+        RunSpec.from_dict({"importance": "fischer"})
 
 
 def test_earlier_tasks_count_too(tasks: Path, tmp_path: Path) -> None:
     later = trained(str(tmp_path / "later"), init="early")
-    data = load(build_settings(task_table("later")).data, 0)
-    early = load(build_settings(task_table("early")).data, 0)
+    data = load(RunSpec.from_dict(task_table("later")).data, 0)
+    early = load(RunSpec.from_dict(task_table("early")).data, 0)
     first = store_importance(Path("early"), "fisher", MetaModel.load("early"), early)
     both = store_importance(
         tmp_path / "later", "fisher", later.meta_model, data, earlier=[Path("early")]

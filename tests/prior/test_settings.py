@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import DataError, FedmetaError, ModelError, RunFolderError, SettingError
 from fedmeta.data import load
 from fedmeta.models.meta_model import MetaModel, load_scaling, load_theta
@@ -45,7 +45,7 @@ CLASSES: dict[str, type] = {
 def importances(tasks: Path) -> None:
     for kind in ("fisher", "path"):
         if not importance_file(tasks / "early", kind).exists():
-            data = build_settings(task_table("early")).data
+            data = RunSpec.from_dict(task_table("early")).data
             store_importance(tasks / "early", kind, MetaModel.load("early"), load(data, 0))
 
 
@@ -218,7 +218,7 @@ def test_a_run_that_kept_no_path(tasks: Path) -> None:
         trained("plain-run", "early")
     with pytest.raises(RunFolderError, match="train that run with --importance path"):
         load_prior(PriorSettings("plain-run", 1.0, "path"))
-    early = load(build_settings(task_table("early")).data, 0)
+    early = load(RunSpec.from_dict(task_table("early")).data, 0)
     with pytest.raises(RunFolderError, match="did not keep the path"):
         store_importance(Path("plain-run"), "path", MetaModel.load("plain-run"), early)
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import SettingError
 from fedmeta.core.user_code import load_object
 from fedmeta.data import load
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.priors import SquaredEuclidean
-from fedmeta.training.from_settings import with_strength
 from fedmeta.training.prior_strength import balanced
+from fedmeta.training.train import with_strength
 from prior.conftest import task_table, trained
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "earlier_tasks.py"
@@ -25,7 +25,7 @@ ONE_BY_ONE = Execution(path="loop", chunk=1)
 
 def test_the_pull_costs_what_the_new_task_gains(tasks: Path) -> None:
     free = trained(init="early").meta_model
-    federation = load(build_settings(task_table("later")).data, 0)
+    federation = load(RunSpec.from_dict(task_table("later")).data, 0)
     prior = SquaredEuclidean(1.0, load_theta("early"))
     found = balanced(prior, free, federation, ONE_BY_ONE, seed=0)
     distance = sum(float((leaf - prior.prior[n]).square().sum()) for n, leaf in free.theta.items())
@@ -49,8 +49,8 @@ def test_the_pull_costs_what_the_new_task_gains(tasks: Path) -> None:
 
 def test_targets_are_not_touched(tasks: Path) -> None:
     """Other samples of the targets give the same λ."""
-    settings = build_settings(task_table("later", init="early", prior={"model": "early"}))
-    federation = load(settings.data, 0)
+    settings = RunSpec.from_dict(task_table("later", init="early", prior={"model": "early"}))
+    federation = load(settings.data_settings, 0)
     inputs = federation.inputs.copy()
     for node in federation.targets:
         inputs[node.support] = inputs[node.query] = 1e3
@@ -60,17 +60,17 @@ def test_targets_are_not_touched(tasks: Path) -> None:
 
 
 def test_a_number_is_left_as_it_is(tasks: Path) -> None:
-    settings = build_settings(
+    settings = RunSpec.from_dict(
         task_table("later", init="early", prior={"model": "early", "strength": 0.25})
     )
-    assert with_strength(settings, load(settings.data, 0)) is settings
+    assert with_strength(settings, load(settings.data_settings, 0)) is settings
 
 
 def test_where_there_is_nothing_to_balance(tasks: Path) -> None:
     with pytest.raises(SettingError, match="does not leave the prior model"):
         trained(init="early", prior={"model": "early"}, training={"rounds": 0})
     # A start that is worse on the new task than the prior model, and no time to get better.
-    federation = load(build_settings(task_table("later")).data, 0)
+    federation = load(RunSpec.from_dict(task_table("later")).data, 0)
     good = trained(init="early", training={"rounds": 30}).meta_model
     bad = replace(good, theta={name: 10 * leaf + 5 for name, leaf in good.theta.items()})
     with pytest.raises(SettingError, match=r"gains nothing.*--prior-strength"):

@@ -17,8 +17,8 @@ from fedmeta.studies.sequences.declaration import sequence_from
 from fedmeta.studies.sequences.drawing import draw
 from fedmeta.studies.sequences.isolation import body, head
 from fedmeta.studies.sequences.running import run_sequence
-from fedmeta.training.loop import Callback
-from fedmeta.training.repeats import jobs_together
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.train import jobs_together, train_run
 from sequences.problems import small
 
 METHODS = {"outputs": 1.0, "replay+euclidean": 0.1, "isolation+fisher": 0.1}
@@ -108,7 +108,7 @@ def learned(method: str, seeds: Sequence[int] = (0, 1)) -> tuple[TaskSequence, d
     for number in (0, 1):
         network = shared_network(list(pasts.values()))
         for seed, past in pasts.items():
-            run = next_task(sequence, number, seed, past, network).train()
+            run = train_run(next_task(sequence, number, seed, past, network))
             assert not isinstance(run, Exception)
             past.models.append(run.meta_model)
     return sequence, pasts
@@ -119,7 +119,7 @@ def test_priors_of_seeds_differ_and_they_are_trained_together(method: str) -> No
     sequence, pasts = learned(method)
     network = shared_network(list(pasts.values()))
     repeats = [next_task(sequence, 2, seed, past, network) for seed, past in pasts.items()]
-    priors = [getattr(each.settings.algorithm, "prior") for each in repeats]  # noqa: B009
+    priors = [getattr(each.spec.algorithm, "prior") for each in repeats]  # noqa: B009
     one, other = (each.prior for each in priors)
     assert not all(torch.equal(one[name], other[name]) for name in one)
     assert jobs_together(repeats) is not None
@@ -128,7 +128,7 @@ def test_priors_of_seeds_differ_and_they_are_trained_together(method: str) -> No
 def test_importance_adds_up_over_tasks() -> None:
     sequence, pasts = learned("fisher", [0])
     past = pasts[0]
-    prior = getattr(next_task(sequence, 2, 0, past, None).settings.algorithm, "prior")  # noqa: B009
+    prior = getattr(next_task(sequence, 2, 0, past, None).spec.algorithm, "prior")  # noqa: B009
     for name, leaf in prior.importance.items():
         total = past.fishers[0][name] + past.fishers[1][name]
         assert torch.allclose(leaf, total / 2)  # EWC's ½
@@ -138,12 +138,12 @@ def test_isolated_tasks_start_with_a_head_of_their_own() -> None:
     sequence, pasts = learned("isolation+euclidean", [0])
     past = pasts[0]
     repeat = next_task(sequence, 2, 0, past, None)
-    assert repeat.initial is not None
+    assert repeat.spec.start is not None
     fresh = start(sequence.of_task(0, 0), past.drawn)
     before = past.models[1].theta
-    assert all(torch.equal(repeat.initial[name], leaf) for name, leaf in head(fresh).items())
-    assert all(torch.equal(repeat.initial[name], leaf) for name, leaf in body(before).items())
-    prior = getattr(repeat.settings.algorithm, "prior")  # noqa: B009
+    assert all(torch.equal(repeat.spec.start[name], leaf) for name, leaf in head(fresh).items())
+    assert all(torch.equal(repeat.spec.start[name], leaf) for name, leaf in body(before).items())
+    prior = getattr(repeat.spec.algorithm, "prior")  # noqa: B009
     assert set(prior.prior) == set(body(before))
 
 
@@ -151,7 +151,7 @@ def test_a_task_may_follow_another_than_the_last() -> None:
     sequence, pasts = learned("euclidean", [0])
     tasks = (*sequence.tasks[:2], replace(sequence.tasks[2], after="0-1"))
     repeat = next_task(replace(sequence, tasks=tasks), 2, 0, pasts[0], None)
-    assert repeat.initial is pasts[0].models[0].theta
+    assert repeat.spec.start is pasts[0].models[0].theta
 
 
 def test_joint_training_is_judged_once() -> None:

@@ -17,8 +17,8 @@ from fedmeta.models.losses import cross_entropy, squared_error
 from fedmeta.priors import OutputKL
 from fedmeta.theory import Effort, Search, examine, replay
 from fedmeta.theory.closed_form import is_softmax_regression
-from fedmeta.training.job import Job, prepare
-from problems import classification, paper_admm
+from fedmeta.training.job import Job
+from problems import classification, job_of, paper_admm
 
 TRAINING = fedmeta.TrainingSettings(rounds=5, evaluate_every=0)
 LIGHT = Effort(nodes=2, search=Search(iterations=3, tolerance=0.1, turns=1, samples=1))
@@ -26,7 +26,7 @@ LIGHT = Effort(nodes=2, search=Search(iterations=3, tolerance=0.1, turns=1, samp
 
 def job_of(algorithm: Any, module: nn.Module | None = None, **more: Any) -> Job:
     model = fedmeta.ModelSettings("linear") if module is None else module
-    return prepare(classification(), model, algorithm, TRAINING, **more)
+    return job_of(classification(), model, algorithm, TRAINING, **more)
 
 
 def trained(algorithm: Any, **more: Any) -> fedmeta.Run:

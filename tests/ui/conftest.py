@@ -13,12 +13,12 @@ pytest.importorskip("starlette", reason="fedmeta[ui] is not installed")
 pytest.importorskip("httpx", reason="httpx, which calls the page in tests, is not installed")
 
 from cli.conftest import write_tables
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.storage import write_json
 from fedmeta.data import load
 from fedmeta.studies.sequences import run_sequence
 from fedmeta.studies.sequences.folder import begin, conclude
-from fedmeta.training.from_settings import train_settings
+from fedmeta.training.train import RunRequest, train_run
 from sequences.problems import small
 from ui.client import Client
 
@@ -32,9 +32,9 @@ def make_run(
         "model": {"name": network},
         "training": {"rounds": rounds, "seed": seed, "evaluate_every": 1},
     }
-    settings = build_settings(table)
-    federation = load(settings.data, seed)
-    train_settings(settings, federation, folder=Path(folder), origin={"table": table})
+    settings = RunSpec.from_dict(table)
+    federation = load(settings.data_settings, seed)
+    train_run(RunRequest(settings, federation, folder=Path(folder), origin={"table": table}))
 
 
 def comparison() -> dict[str, Any]:

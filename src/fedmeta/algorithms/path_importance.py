@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
-from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, PlatformState, mean_update
+from fedmeta.algorithms.algorithm import (
+    Contribution,
+    Fleet,
+    Metrics,
+    PlatformState,
+    mean_update,
+)
 from fedmeta.core import tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.step_sizes import split

@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta
+from fedmeta.algorithms import ALGORITHMS
+from fedmeta.algorithms.algorithm import takes_prior
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
-from fedmeta.config.settings import Table, build_algorithm, build_settings, merged, subtable
+from fedmeta.config.spec import RunSpec, build_algorithm
+from fedmeta.config.tables import Table, merged, nested, subtable
 from fedmeta.core.errors import SettingError, require, require_choice
 from fedmeta.core.user_code import names_code
 from fedmeta.studies.compare import Contestant, Equal, compare
-from fedmeta.studies.tune import nested
 
 PARAMETERS = (
     Parameter(
@@ -65,18 +66,18 @@ def compare_and_print(
     contestants = [contestant(full, text) for text in names]
     # Not by the first one's name, which may be an algorithm of the user's own.
     settings = replace(
-        build_settings({key: each for key, each in full.items() if key != "algorithm"}),
+        RunSpec.from_dict({key: each for key, each in full.items() if key != "algorithm"}),
         algorithm=contestants[0].algorithm,
     )
-    takes_prior = any(isinstance(each.algorithm, ADMMFedMeta) for each in contestants)
-    if not takes_prior and subtable(full, "prior").get("model") is not None:
+    tied = any(takes_prior(each.algorithm) for each in contestants)
+    if not tied and subtable(full, "prior").get("model") is not None:
         raise SettingError(
             "there is a prior model, but none of the algorithms takes one",
             "compare admm-fedmeta too, or leave [prior] out",
         )
     folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), folder_name)
     say(
-        f"{settings.data.name}: {len(contestants)} algorithms × {count} seeds, "
+        f"{settings.data_settings.name}: {len(contestants)} algorithms × {count} seeds, "
         f"{settings.training.rounds} rounds, equal {equal}"
     )
     with progress_bars() as bar:
@@ -101,7 +102,7 @@ def contestant(full: Table, text: str) -> Contestant:
     own = dict(options.parse_assignment(each) for each in extra.split(",") if each)
     table = merged([full, {"algorithm": name, "algorithms": {name: nested(own)}}])
     algorithm = build_algorithm(table, name)
-    if not isinstance(algorithm, ADMMFedMeta):  # the others take no prior, and run without it
+    if not takes_prior(algorithm):  # the others take no prior, and run without it
         table.pop("prior", None)
     # An algorithm of one's own goes by its name, not by the path of its file.
     label = f"{algorithm.name}:{extra}".rstrip(":") if names_code(name) else text

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedmeta.config.training import loss_of
 from fedmeta.core.run_folder import Record
 from fedmeta.core.storage import write_json, writing
-from fedmeta.training.job import loss_of
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 
 def say(text: str = "") -> None:

@@ -13,7 +13,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say, write_result
 from fedmeta.cli.data_get import get
-from fedmeta.config.settings import build_settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.data import describe, load
 
 _G = "Getting data"
@@ -55,8 +55,8 @@ def run(values: Values) -> None:
         get(values)
         return
     table = options.settings_table(PARAMETERS, values)
-    settings = build_settings(table)
-    about = describe(load(settings.data, settings.training.seed))
+    settings = RunSpec.from_dict(table)
+    about = describe(load(settings.data_settings, settings.training.seed))
     counts = about["counts"]
     say(f"{about['name']}: {about['task']['kind']}, samples of shape {tuple(about['input_shape'])}")
     say(

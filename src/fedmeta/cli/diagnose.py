@@ -10,7 +10,8 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.reopening import OWN_CODE, own_federation, stored_part, stored_table
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Table, build_settings
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table
 from fedmeta.core.errors import MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain
@@ -18,10 +19,10 @@ from fedmeta.core.storage import write_json
 from fedmeta.report import format as fmt
 from fedmeta.report.diagnosis_page import against, constant_rows, headline, write_diagnosis
 from fedmeta.theory import Effort, Findings, examine
-from fedmeta.training.from_settings import arguments, with_strength
+from fedmeta.training.ending import identify
 from fedmeta.training.job import Job, prepare
-from fedmeta.training.loop import identify
 from fedmeta.training.resume import check_same_run, stored_run
+from fedmeta.training.train import with_strength
 
 _ROWS = 8  # rounds in the printed table; all are in the file
 
@@ -81,7 +82,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
     if values["loss"]:
         given["loss"] = values["loss"]
     stored = stored_run(folder)
-    settings = build_settings(stored_table(folder, given))
+    settings = RunSpec.from_dict(stored_table(folder, given))
     if settings.algorithm.name != "admm-fedmeta":  # before data are read: it may take long
         raise SettingError(
             f"run {folder.path} is one of {settings.algorithm.name}, and the theory is about "
@@ -95,13 +96,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
             machinery[name] = values[name]
     execution = from_plain(Execution, machinery, "execution")
     settings = with_strength(replace(settings, execution=execution), federation)
-    job = prepare(
-        federation,
-        settings.model,
-        settings.algorithm,
-        settings.training,
-        **arguments(settings, federation),
-    )
+    job = prepare(settings, federation)
     identity = identify(job, None, stored)
     # Where it is computed now may differ: what that changes, the replay tells.
     laid_out = {"execution": stored["settings"]["execution"]}

@@ -10,7 +10,8 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
 from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation, stored_part
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Table, merged, subtable
+from fedmeta.config.tables import Table, merged, subtable
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, SettingError, require, require_positive
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain
@@ -19,7 +20,6 @@ from fedmeta.data.loading import deal_out, read
 from fedmeta.data.settings import DataSettings
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.training.job import TrainingSettings
 
 PARAMETERS = (
     Parameter("run", str, "Folder of a finished run.", argument=True, required=True),

@@ -11,7 +11,8 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import free_folder, print_report, print_result
-from fedmeta.config.settings import Settings, build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder, difference
 from fedmeta.core.serialization import from_plain
@@ -105,9 +106,9 @@ def _planned(values: Values) -> Path:
     from fedmeta.fleet.plan import check_fleet, edges_folder
 
     full = options.settings_table(PARAMETERS, values)
-    settings = build_settings(full)
-    federation = load(settings.data, settings.training.seed)
-    name = f"fleet-{settings.algorithm.name}-{Path(settings.data.name).stem}"
+    settings = RunSpec.from_dict(full)
+    federation = load(settings.data_settings, settings.training.seed)
+    name = f"fleet-{settings.algorithm.name}-{Path(settings.data_settings.name).stem}"
     folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
     fleet = fleet_settings(values)
     check_fleet(fleet, settings)
@@ -128,7 +129,7 @@ def _planned(values: Values) -> Path:
     return folder
 
 
-def say_of_prior(settings: Settings, folder: Path) -> None:
+def say_of_prior(settings: RunSpec, folder: Path) -> None:
     """Why it takes long before the first round, if it does."""
     if settings.prior.ties and settings.prior.strength == "auto":
         say(f"λ is found first, by a run without the prior, in {folder}/fleet/pilot")

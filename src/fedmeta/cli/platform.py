@@ -17,7 +17,8 @@ from fedmeta.cli.fleet import (
 )
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import free_folder
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core.errors import FedmetaError
 
 _DEFAULT_PORT = 8000
@@ -76,7 +77,7 @@ def _planned(values: Values) -> Path:
     # Nodes come with the edges, a column that names them or not.
     comes = {"data": {"name": "fleet", "node": "node"}}
     full = merged([comes, options.settings_table(PARAMETERS, values)])
-    settings = build_settings(full)
+    settings = RunSpec.from_dict(full)
     name = f"platform-{settings.algorithm.name}"
     folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
     targets = None

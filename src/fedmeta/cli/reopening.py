@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fedmeta.cli.command import Parameter
-from fedmeta.config.settings import Table, merged
+from fedmeta.config.tables import Table, merged
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain
@@ -24,7 +25,6 @@ from fedmeta.models.losses import check_loss, named_loss, squared_error
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.studies.sequences.reopening import in_sequence, task_federation
-from fedmeta.training.job import TrainingSettings
 from fedmeta.training.resume import federation_digest
 
 OWN_CODE = (

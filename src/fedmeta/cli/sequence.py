@@ -10,7 +10,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
 from fedmeta.cli.train import free_folder, print_report
-from fedmeta.config.settings import merged
+from fedmeta.config.tables import merged
 from fedmeta.core.errors import SettingError, require
 from fedmeta.core.run_folder import difference
 from fedmeta.core.user_code import refuse_code
@@ -19,7 +19,7 @@ from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.folder import begin, conclude, declared
 from fedmeta.studies.sequences.methods import COMPARED, NAMES, Method
 from fedmeta.studies.sequences.running import Trainer
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 _SETTINGS = ("folder", "nodes", "precise", "rounds")
 

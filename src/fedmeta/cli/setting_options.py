@@ -9,11 +9,11 @@ from typing import Any
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.command import Parameter, Values
-from fedmeta.config.settings import TABLES, Table, layered, merged, read_toml
+from fedmeta.config.spec import TABLES, layered
+from fedmeta.config.tables import Table, merged, nested, read_toml
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import RECOMMENDED
 from fedmeta.priors import PriorSettings
-from fedmeta.studies.tune import nested
 
 
 def _with_defaults(*parameters: Parameter) -> tuple[Parameter, ...]:

@@ -14,13 +14,14 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, progress_bars, say, table
 from fedmeta.cli.importance import print_importance
 from fedmeta.cli.reopening import stored_table
-from fedmeta.config.settings import Settings, Table, build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table, merged
 from fedmeta.core.errors import MissingExtraError, RunFolderError, SettingError
 from fedmeta.core.run_folder import WITHDRAWN, RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks, started
-from fedmeta.training.from_settings import train_settings, with_strength
 from fedmeta.training.tracking import tracker
+from fedmeta.training.train import RunRequest, train_run, with_strength
 
 PARAMETERS = (
     *options.CONFIG,
@@ -61,12 +62,12 @@ def run(values: Values) -> None:
         opened = RunFolder.open(Path(values["resume"]))
         _refuse_other_machine(opened, full.get("execution", {}))
         full = stored_table(opened, full)
-    settings = build_settings(full)
+    settings = RunSpec.from_dict(full)
     with started(settings.execution.device) as ranks:
         if values["out"] and ranks.leads:
             RunFolder(Path(values["out"])).check_free()  # before data are read: it may take long
-        federation = load(settings.data, settings.training.seed)
-        name = f"{settings.algorithm.name}-{Path(settings.data.name).stem}"
+        federation = load(settings.data_settings, settings.training.seed)
+        name = f"{settings.algorithm.name}-{Path(settings.data_settings.name).stem}"
         given = values["resume"] or values["out"]
         folder = Path(given) if given else free_folder(Path("runs"), name)
         trackers = [tracker(name, folder) for name in values["track"] or ()]
@@ -78,14 +79,9 @@ def run(values: Values) -> None:
                 settings = with_strength(settings, federation, pilot)
                 # A resumed run goes on with this λ.
                 full = merged([full, {"prior": {"strength": settings.prior.strength}}])
-            result = train_settings(
-                settings,
-                federation,
-                folder=folder,
-                resume=bool(values["resume"]),
-                callbacks=[*([bar(settings.algorithm.name)] if bar else []), *trackers],
-                origin={"table": full},
-            )
+            request = RunRequest(settings, federation, None, folder, {"table": full})
+            callbacks = [*([bar(settings.algorithm.name)] if bar else []), *trackers]
+            result = train_run(request, callbacks, resume=bool(values["resume"]))
     if ranks.leads:
         print_result(result.summary)
         if settings.importance != "none":
@@ -105,7 +101,7 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-def _announce(settings: Settings, federation: Federation, ranks: Ranks) -> None:
+def _announce(settings: RunSpec, federation: Federation, ranks: Ranks) -> None:
     shared = "" if ranks.size == 1 else f", {ranks.size} processes"
     say(
         f"{federation.name}: {len(federation.sources)} source and {len(federation.targets)} target "

@@ -9,7 +9,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
 from fedmeta.cli.reopening import own_federation
-from fedmeta.config.settings import Table, subtable
+from fedmeta.config.tables import Table, subtable
 from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError, require
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import write_json, writing
@@ -75,7 +75,7 @@ def run(values: Values) -> None:
             full,
             points if choices else [],
             range(count),
-            lambda label, seed: [bar(f"{label} seed {seed}")],
+            lambda label: [bar(label)],
             folder,
             earlier,
         )

@@ -116,7 +116,7 @@ class Ranks:
                 dist.broadcast(leaf, 0)
         return tensors
 
-    def told(self, thing: Any) -> Any:
+    def from_leader(self, thing: Any) -> Any:
         """What the leading rank knows, in JSON's types, at every rank."""
         if self.size == 1:
             return thing

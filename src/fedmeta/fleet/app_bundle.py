@@ -10,7 +10,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from fedmeta.config.settings import Table
+from fedmeta.config.tables import Table
 from fedmeta.core.errors import SettingError
 from fedmeta.core.storage import write_bytes, writing
 from fedmeta.core.user_code import names_code

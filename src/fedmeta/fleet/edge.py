@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState
-from fedmeta.config.settings import build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import DataError, FedmetaError
 from fedmeta.core.serialization import from_plain, to_plain
@@ -98,8 +99,8 @@ def introduce(home: Path, question: Parcel) -> Parcel:
 
     Of the samples only n, Σx and Σx² over all of them are told, and which classes there are.
     """
-    edge, settings = Edge.load(home), build_settings(question.facts["table"])
-    federation = read_shard(edge.data, settings.data, settings.training.seed, edge.name)
+    edge, settings = Edge.load(home), RunSpec.from_dict(question.facts["table"])
+    federation = read_shard(edge.data, settings.data_settings, settings.training.seed, edge.name)
     facts: dict[str, Any] = {
         "name": edge.name,
         "nodes": [[node.name, len(node.support), len(node.query)] for node in federation.nodes],
@@ -111,12 +112,12 @@ def introduce(home: Path, question: Parcel) -> Parcel:
     }
     if settings.uplink.secure_aggregation:
         facts["key"] = public_key(home)
-    if settings.data.scaling == "none":
+    if settings.data_settings.scaling == "none":
         return Parcel(facts)
     held = [
         torch.from_numpy(part) for node in federation.nodes for part in (node.support, node.query)
     ]
-    sums = sums_of(federation.inputs, torch.cat(held).numpy(), settings.data.scaling)
+    sums = sums_of(federation.inputs, torch.cat(held).numpy(), settings.data_settings.scaling)
     return Parcel(
         {**facts, "count": sums.count},
         {"total": torch.from_numpy(sums.total), "squares": torch.from_numpy(sums.squares)},
@@ -185,9 +186,9 @@ def measure(home: Path, request: Parcel) -> Parcel:
     """
     facts, edge = request.facts, Edge.load(home)
     job, _ = _job(edge, request)
-    settings = build_settings(facts["table"])
+    settings = RunSpec.from_dict(facts["table"])
     models = {
-        name: unpack_model(request.tensors[name], settings.model, job.loss)
+        name: unpack_model(request.tensors[name], settings.model_settings, job.loss)
         for name in facts["models"]
     }
     sums: dict[str, torch.Tensor] = {}
@@ -227,8 +228,8 @@ def _refusals(nodes: NodeState, job: Job) -> list[str]:
 def _job(edge: Edge, request: Parcel) -> tuple[Job, Share]:
     """What this edge has to compute, with its own data and machine."""
     facts = request.facts
-    settings = build_settings(merged([facts["table"], {"execution": dict(edge.execution)}]))
-    federation = read_shard(edge.data, settings.data, settings.training.seed, edge.name)
+    settings = RunSpec.from_dict(merged([facts["table"], {"execution": dict(edge.execution)}]))
+    federation = read_shard(edge.data, settings.data_settings, settings.training.seed, edge.name)
     if data_digest(federation) != facts["data"]:
         raise DataError(
             f"the data of edge {edge.name} are no longer those it joined with",
@@ -238,17 +239,6 @@ def _job(edge: Edge, request: Parcel) -> tuple[Job, Share]:
     federation = with_classes(
         federation, Task(task["kind"], task["outputs"], tuple(task["class_names"]))
     )
-    job = prepare(
-        federation,
-        settings.model,
-        settings.algorithm,
-        settings.training,
-        loss=settings.loss,
-        scaling=Scaling.from_tensors(request.tensors),
-        execution=settings.execution,
-        augmentation=settings.augmentation,
-        uplink=settings.uplink,
-        participation=settings.participation,
-    )
+    job = prepare(settings, federation, scaling=Scaling.from_tensors(request.tensors))
     share = facts["share"]
     return job, Share(share["samples"], share["first"], tuple(share["sizes"]))

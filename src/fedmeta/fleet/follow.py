@@ -15,7 +15,7 @@ from fedmeta.core.storage import read_json
 from fedmeta.fleet.flower_commands import ProgramError
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.server_app import OUTCOME
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 _LOOK, _SILENCE = 0.5, 60.0  # seconds between looks; without news before Flower is asked
 

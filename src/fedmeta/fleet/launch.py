@@ -15,7 +15,7 @@ from fedmeta.fleet.flower_commands import Credentials
 from fedmeta.fleet.follow import Watch, alive
 from fedmeta.fleet.plan import FOLDER
 from fedmeta.fleet.server_app import OUTCOME
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 APP, LOG = "app", "superlink.log"
 _REGISTERED = "registered.json"

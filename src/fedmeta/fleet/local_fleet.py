@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fedmeta.config.settings import Table
+from fedmeta.config.tables import Table
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.user_code import refuse_code
@@ -28,7 +28,7 @@ from fedmeta.fleet.launch import APP, Host, hosting, run_to_end, serving
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
 from fedmeta.fleet.transport import FleetSettings
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 
 def new_plan(folder: Path, table: Table, fleet: FleetSettings, targets: EdgeData | None) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmeta.config.settings import Settings, Table, build_settings, merged, subtable
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table, merged, subtable
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core import randomness
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
@@ -23,15 +25,15 @@ from fedmeta.fleet.queries import Survey
 from fedmeta.fleet.roster import Roster, first_roster, known_federation
 from fedmeta.fleet.shards import EdgeData, read_shard
 from fedmeta.fleet.transport import Courier, FleetError, FleetSettings, check_name
-from fedmeta.models.meta_model import load_theta
 from fedmeta.priors import Regularizer
 from fedmeta.priors.importance import importance_file, write_importance
 from fedmeta.training import checkpoints
-from fedmeta.training.from_settings import kept_scaling
-from fedmeta.training.job import Job, TrainingSettings
-from fedmeta.training.loop import Callback, Run, train
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.job import Job, kept_scaling
 from fedmeta.training.prior_strength import balance, tied_model
+from fedmeta.training.run import Run
 from fedmeta.training.run_importance import store_importance
+from fedmeta.training.train import RunRequest, train_run
 from fedmeta.uplink.masking import FEWEST
 
 FOLDER = "fleet"  # of a run folder: what only a fleet has
@@ -53,7 +55,7 @@ class Plan:
 
     Args:
         run: a name for edges to keep their memory under, letters and digits.
-        table: the settings of the run, as `settings.build_settings` takes them.
+        table: the settings of the run, as `settings.RunSpec.from_dict` takes them.
         fleet: how to deal with edges.
         targets: nodes whose samples the platform has, to judge the model on; None: none.
     """
@@ -112,9 +114,9 @@ def carry_out(
         waiting: called with a line of text while the platform waits for edges.
     """
     plan, place = Plan.load(folder), folder / FOLDER
-    settings = build_settings(plan.table)
+    settings = RunSpec.from_dict(plan.table)
     check_fleet(plan.fleet, settings)
-    prior: Regularizer | None = getattr(settings.algorithm, "prior", None)
+    prior: Regularizer | None = settings.algorithm.prior
     request = plan.request(_next_life(place))
     roster = Roster.load(place)
     if roster is None:
@@ -125,7 +127,7 @@ def carry_out(
     found: Table = {}  # settings that were left open
     if prior is not None and settings.prior.strength == "auto":
         found = {"prior": {"strength": _strength(plan, prior, roster, folder, courier, waiting)}}
-        settings = build_settings(merged([plan.table, found]))
+        settings = RunSpec.from_dict(merged([plan.table, found]))
     begun = (folder / "settings.json").exists()
     saved = checkpoints.rounds(RunFolder(folder).checkpoints) if begun else []
     now = roster.until(saved[-1] if saved else 0)
@@ -135,25 +137,10 @@ def carry_out(
         _describe(folder, federation)
         return FleetEngine(job, now, courier, plan.fleet, request, place, waiting)
 
-    run = train(
-        federation,
-        settings.model,
-        settings.algorithm,
-        replace(settings.training, checkpoint_every=1),
-        loss=settings.loss,
-        scaling=roster.scaling,
-        execution=settings.execution,
-        participation=settings.participation,
-        augmentation=settings.augmentation,
-        uplink=settings.uplink,
-        initial=load_theta(settings.init) if settings.init else None,
-        folder=folder,
-        resume=begun,
-        callbacks=callbacks,
-        about_data=to_plain(settings.data),
-        origin={"table": merged([plan.table, found])},
-        engine=engine,
-    )
+    spec = settings.replaced(checkpoint_every=1)
+    origin = {"table": merged([plan.table, found])}
+    asked = RunRequest(spec, federation, roster.scaling, folder, origin)
+    run = train_run(asked, callbacks, resume=begun, engine=engine)
     if settings.importance == "path":
         store_importance(folder, "path", run.meta_model, federation)
     elif settings.importance == "fisher":
@@ -164,7 +151,7 @@ def carry_out(
     return run
 
 
-def check_fleet(fleet: FleetSettings, settings: Settings) -> None:
+def check_fleet(fleet: FleetSettings, settings: RunSpec) -> None:
     """Refuse what a fleet cannot do, or cannot do together."""
     share, uplink = settings.participation, settings.uplink
     if share.lost > 0:
@@ -177,7 +164,7 @@ def check_fleet(fleet: FleetSettings, settings: Settings) -> None:
             "participation.independent is asked for, but a fleet draws edges, not nodes",
             "leave it out; no amplification by sampling is claimed for a fleet",
         )
-    tied = getattr(settings.algorithm, "prior", None) is not None
+    tied = settings.algorithm.prior is not None
     asks = settings.importance == "fisher" or (tied and settings.prior.strength == "auto")
     if asks and uplink.privacy.on:
         raise SettingError(
@@ -279,7 +266,7 @@ def _next_life(place: Path) -> int:
 
 def _gathered(
     fleet: FleetSettings,
-    settings: Settings,
+    settings: RunSpec,
     courier: Courier,
     request: Mapping[str, Any],
     waiting: Callable[[str], None],
@@ -311,4 +298,4 @@ def _gathered(
                     "start the others, or raise --deadline, and go on with --resume",
                 )
             time.sleep(_POLL)
-    return first_roster(list(known.items()), settings.data)
+    return first_roster(list(known.items()), settings.data_settings)

@@ -25,8 +25,8 @@ from fedmeta.fleet.message import Parcel, flatten, unpack_contribution
 from fedmeta.fleet.roster import Member, Roster
 from fedmeta.fleet.secure_rounds import mask_facts, read_sealed, unseal
 from fedmeta.fleet.transport import Courier, FleetError, FleetSettings, check_name, present
+from fedmeta.training.ending import diverged
 from fedmeta.training.job import Job
-from fedmeta.training.loop import diverged
 from fedmeta.uplink.guard import Reply, Verdict, judge
 from fedmeta.uplink.masking import FEWEST
 
@@ -212,7 +212,7 @@ class FleetEngine:
     def _asked(self, number: int, attempt: int) -> list[Member]:
         """Who is asked in a round: a seeded share of the edges."""
         draws = self._draws if attempt == 0 else randomness.fold(self._draws, attempt)
-        share = replace(self._job.participation, lost=0.0)
+        share = replace(self._job.spec.participation, lost=0.0)
         places = share.counted(len(self._roster.members), number, draws)
         return [self._roster.members[place] for place in places.tolist()]
 
@@ -307,7 +307,7 @@ class FleetEngine:
 
     def _released(self, total: Contribution, number: int) -> Contribution:
         """The sum as the platform may look at it: under central privacy with noise."""
-        fraction = self._job.participation.fraction
+        fraction = self._job.spec.participation.fraction
         return self._job.uplink.released(
             total,
             self._weights.max(),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmeta.config.settings import Table, merged
+from fedmeta.config.tables import Table, merged
 from fedmeta.core import tree
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import RunFolder
@@ -28,8 +28,8 @@ from fedmeta.priors import Regularizer, SquaredMahalanobis
 from fedmeta.priors.importance import importance_file, read_importance, write_importance
 from fedmeta.studies.sequences.carrying import Past
 from fedmeta.studies.sequences.declaration import TaskSequence
-from fedmeta.training.loop import Callback
-from fedmeta.training.repeats import Repeat
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.train import RunRequest
 
 Conduct = Callable[[Path, Path, Sequence[Callback]], None]
 """Brings the run in a folder to its end, with the edges whose folders are in another."""
@@ -56,7 +56,7 @@ class FleetTasks:
         sequence: TaskSequence,
         number: int,
         past: Past,
-        repeat: Repeat,
+        repeat: RunRequest,
         callbacks: Sequence[Callback],
     ) -> None:
         """Bring the run of one task to its end; Fisher diagonals are added to `past`."""
@@ -69,7 +69,7 @@ class FleetTasks:
                 shutil.rmtree(place, ignore_errors=True)
                 self._plan(sequence, number, past, repeat, place)
             else:
-                planned(run.path, sequence.table_of_task(number, repeat.settings.training.seed))
+                planned(run.path, sequence.table_of_task(number, repeat.spec.training.seed))
             try:
                 self.conduct(run.path, place, callbacks)
             except FedmetaError:
@@ -80,10 +80,10 @@ class FleetTasks:
             past.fishers.append(read_importance(file, load_theta(run.path), "fisher"))
 
     def _plan(
-        self, sequence: TaskSequence, number: int, past: Past, repeat: Repeat, place: Path
+        self, sequence: TaskSequence, number: int, past: Past, repeat: RunRequest, place: Path
     ) -> None:
         assert repeat.folder is not None
-        training = repeat.settings.training
+        training = repeat.spec.training
         last = number + 1 == len(sequence.tasks)
         weighs = sequence.method.prior == "fisher" and sequence.pull > 0 and not last
         table = merged(
@@ -109,14 +109,18 @@ def device(node: str) -> str:
     return re.sub(r"^task-\d+/", "", node)
 
 
-def _carried(sequence: TaskSequence, number: int, past: Past, repeat: Repeat, place: Path) -> Table:
+def _carried(
+    sequence: TaskSequence, number: int, past: Past, repeat: RunRequest, place: Path
+) -> Table:
     """What a task takes over, as settings that name files."""
-    if repeat.initial is None:
+    start = repeat.spec.start
+    if start is None:
         return {}
+    assert not isinstance(start, str), "a task starts from the model before it"
     place, first = place.absolute(), past.models[0]
     table: Table = {"init": str(place / "initial.safetensors")}
-    replace(first, theta=repeat.initial).save(table["init"])
-    prior: Regularizer | None = getattr(repeat.settings.algorithm, "prior", None)
+    replace(first, theta=start).save(table["init"])
+    prior: Regularizer | None = repeat.spec.algorithm.prior
     if prior is None:
         return table
     file = place / "prior.safetensors"

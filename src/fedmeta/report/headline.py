@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fedmeta.config.training import loss_of
 from fedmeta.report import format as fmt
 from fedmeta.report.figures import fates
 from fedmeta.report.reading import UNFINISHED, ComparisonFacts, PairedFacts, RunFacts
-from fedmeta.training.job import loss_of
 
 
 def run_headline(run: RunFacts) -> str:

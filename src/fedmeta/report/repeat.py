@@ -8,10 +8,10 @@ from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.config.execution import Execution
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.serialization import to_plain
 from fedmeta.data import BUILT_IN, DataSettings
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.job import TrainingSettings
 from fedmeta.uplink.participation import Participation
 
 _SCALING = {"scaling": "per-feature", "scaling_from": "sources", "scaling_floor": 0.05}

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from fedmeta.algorithms import FedAvg
 from fedmeta.algorithms.algorithm import Algorithm
-from fedmeta.config.settings import Settings, merged
-from fedmeta.core.errors import DivergedError, RunFolderError, SettingError, require
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import merged
+from fedmeta.core.errors import RunFolderError, SettingError, require
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import to_plain
@@ -20,11 +21,10 @@ from fedmeta.data import load
 from fedmeta.data.federation import Federation
 from fedmeta.evaluation.intervals import interval
 from fedmeta.priors import PriorSettings
-from fedmeta.training.from_settings import train_settings
-from fedmeta.training.job import Job
-from fedmeta.training.loop import Callback, Run, gradient_evaluations
-from fedmeta.training.repeats import Repeat, jobs_together
-from fedmeta.training.together import train_together
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.ending import gradient_evaluations
+from fedmeta.training.job import scaling_of
+from fedmeta.training.train import RunRequest, train_many, train_run
 
 FORMAT = 1
 FILE = "comparison.json"
@@ -47,7 +47,7 @@ class Contestant:
 
 
 def compare(
-    settings: Settings,
+    settings: RunSpec,
     contestants: Sequence[Contestant],
     seeds: Sequence[int],
     equal: Equal,
@@ -85,29 +85,30 @@ def compare(
         )
     names = folder_names(labels)
     rows: dict[str, dict[str, Any]] = {}
-    federations = [load(settings.data, seed) for seed in seeds]
+    federations = [load(settings.data_settings, seed) for seed in seeds]
     if not all(federation.targets for federation in federations):
         raise SettingError("there are no target nodes to compare on", "raise target_share")
     for contestant in contestants:
         row: dict[str, Any] = {"label": contestant.label, "algorithm": contestant.algorithm.name}
         rows[contestant.label] = row
-        tasks = []
+        requests = []
         for seed, federation in zip(seeds, federations, strict=True):
             rounds = _rounds(settings, contestants[0].algorithm, contestant, equal, federation)
-            tied = getattr(contestant.algorithm, "prior", None) is not None
             one = replace(
-                settings,
+                settings.replaced(seed=seed, rounds=rounds),
                 algorithm=contestant.algorithm,
-                prior=settings.prior if tied else PriorSettings(),
-                training=replace(settings.training, seed=seed, rounds=rounds),
+                prior=settings.prior if contestant.algorithm.prior is not None else PriorSettings(),
             )
             now = {"training": {"seed": seed, "rounds": rounds}}
             origin = {"table": merged([contestant.table, now])} if contestant.table else {}
-            place = f"runs/{names[contestant.label]}-seed{seed}"
-            tasks.append(_Task(one, federation, folder / place, origin))
-        for task, summary in zip(tasks, _trained(tasks, contestant.label, progress), strict=True):
-            place = str(task.folder.relative_to(folder))
-            for key, value in {**_figures(task, summary), "runs": place}.items():
+            place = folder / f"runs/{names[contestant.label]}-seed{seed}"
+            requests.append(RunRequest(one, federation, None, place, origin))
+        train_many(requests, progress(f"{contestant.label} × {len(requests)} seeds"))
+        for request in requests:
+            assert request.folder is not None
+            summary = RunFolder.open(request.folder).summary()
+            place = request.folder.relative_to(folder)
+            for key, value in {**_figures(request, summary), "runs": str(place)}.items():
                 row.setdefault(key, []).append(value)
     first = rows[labels[0]]
     comparison = {
@@ -141,7 +142,7 @@ def folder_names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def _rounds(
-    settings: Settings,
+    settings: RunSpec,
     first: Algorithm,
     contestant: Contestant,
     equal: Equal,
@@ -154,61 +155,14 @@ def _rounds(
     return max(1, round(rounds * gradient_evaluations(first, federation) / cost))
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """One run of a comparison."""
-
-    settings: Settings
-    federation: Federation
-    folder: Path
-    origin: Mapping[str, Any]
-
-
-def _trained(
-    tasks: Sequence[_Task], label: str, progress: Callable[[str], Sequence[Callback]]
-) -> list[Mapping[str, Any]]:
-    """The summaries of all seeds, trained together where that is faster and possible."""
-    if (jobs := _jobs(tasks)) is not None:
-        folders = [task.folder for task in tasks]
-        origins = [task.origin for task in tasks]
-        callbacks = progress(f"{label} × {len(tasks)} seeds")
-        outcomes = train_together(jobs, folders=folders, origins=origins, callbacks=callbacks)
-        return [
-            outcome.summary if isinstance(outcome, Run) else RunFolder.open(task.folder).summary()
-            for task, outcome in zip(tasks, outcomes, strict=True)
-        ]
-    summaries: list[Mapping[str, Any]] = []
-    for task in tasks:
-        try:
-            run = train_settings(
-                task.settings,
-                task.federation,
-                folder=task.folder,
-                callbacks=progress(f"{label} seed {task.settings.training.seed}"),
-                origin=task.origin,
-            )
-            summaries.append(run.summary)
-        except DivergedError:
-            summaries.append(RunFolder.open(task.folder).summary())
-    return summaries
-
-
-def _jobs(tasks: Sequence[_Task]) -> list[Job] | None:
-    """All seeds as jobs to train together, or None where one after the other is the way."""
-    prior = tasks[0].settings.prior
-    if prior.ties and prior.strength == "auto":  # a λ for each
-        return None
-    return jobs_together([Repeat(task.settings, task.federation) for task in tasks])
-
-
-def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(request: RunRequest, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What a comparison takes from a run."""
     steps = str(summary["adaptation_steps"])
     diverged = summary["status"] == "diverged"
     left = summary
     if summary["target_metric"].get("0", {}).get("mean") is None:
         # Training itself diverged: what is left is the initial model.
-        left = _untrained(task.settings, task.federation)
+        left = _untrained(request)
     figures: dict[str, Any] = {}
     for prefix, table in (("", "target_metric"), ("precise_", "precise_metric")):
         if left[table]:
@@ -218,7 +172,7 @@ def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **figures,
         "metric": summary["metric"],
-        "rounds": task.settings.training.rounds,
+        "rounds": request.spec.training.rounds,
         "adaptation_steps": summary["adaptation_steps"],
         "gradient_evaluations": summary["gradient_evaluations"],
         "bytes_per_node": summary["bytes_per_node"],
@@ -227,11 +181,14 @@ def _figures(task: _Task, summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _untrained(settings: Settings, federation: Federation) -> Mapping[str, Any]:
+def _untrained(request: RunRequest) -> Mapping[str, Any]:
     """The summary of the initial model as it is, without any step that could diverge again."""
-    training = replace(settings.training, rounds=0, evaluation_steps=(0,))
-    still = FedAvg(inner=Adaptation(steps=0))
-    return train_settings(replace(settings, training=training, algorithm=still), federation).summary
+    still = replace(
+        request.spec, algorithm=FedAvg(inner=Adaptation(steps=0)), prior=PriorSettings()
+    )
+    spec = still.replaced(rounds=0, evaluation_steps=(0,))
+    scaling = scaling_of(request.spec, request.federation)
+    return train_run(RunRequest(spec, request.federation, scaling)).summary
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

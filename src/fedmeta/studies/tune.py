@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from fedmeta.config.settings import Table, build_settings, merged
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.tables import Table, merged, nested
 from fedmeta.core.errors import DivergedError, SettingError, require
 from fedmeta.data import Federation, load
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.training.from_settings import train_settings
-from fedmeta.training.loop import Callback
+from fedmeta.studies.search import Point, Trial, search
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Run, runs_of
+from fedmeta.training.train import RunRequest, train_many
 
 HELD_OUT = 0.2
 """The share of source nodes that plays target while tuning."""
-
-Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def tune(
     table: Table,
     points: Sequence[Point],
     seeds: Sequence[int],
-    progress: Callable[[str, int], Sequence[Callback]],
+    progress: Callable[[str], Sequence[Callback]],
     folder: Path | None = None,
     earlier: Federation | None = None,
 ) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def tune(
         points: hyper-parameters to try, as dotted keys of the algorithm's own table; those that
             begin with "prior." are of the table [prior].
         seeds: one repeat each: of the held-out fifth and of the initial weights.
-        progress: given a label and a seed, the callbacks of that run.
+        progress: given a label, the callbacks of the runs of a point.
         folder: where every trial is kept as a run; None keeps none.
         earlier: the federation of the prior model. Its source nodes then judge too, the targets of
             neither task do, and the best point has the best mean of both metrics.
@@ -99,51 +100,30 @@ def tune(
     if not points:
         raise SettingError("there is nothing to tune", "give at least one --grid or --range")
     name = str(table.get("algorithm", "admm-fedmeta"))
-    trials: list[dict[str, Any]] = []
     # All are built before the first is tried: a slip in the last must not cost the others.
-    built = [build_settings(merged([table, placed(name, point)])) for point in points]
-    # What judges a target precisely is off limits here, as targets are.
-    built = [replace(each, data=replace(each.data, precise=0)) for each in built]
-    drawn = load(built[0].data, built[0].training.seed)
-    for number, (point, settings) in enumerate(zip(points, built, strict=True)):
-        values: list[float] = []
-        kept: list[float] = []
-        metric = "accuracy"
-        for seed in seeds:
-            federation = drawn.hold_out(HELD_OUT, seed)
-            one = replace(
-                settings,
-                data=replace(settings.data, scaling_from="sources"),  # the pool has the targets
-                training=replace(settings.training, seed=seed),
+    # What judges a target precisely is off limits here, as targets are; and the pool has them.
+    built = [RunSpec.from_dict(merged([table, placed(name, point)])) for point in points]
+    blind = [
+        replace(spec, data=replace(spec.data_settings, precise=0, scaling_from="sources"))
+        for spec in built
+    ]
+    drawn = load(replace(built[0].data_settings, precise=0), built[0].training.seed)
+    specs = iter(enumerate(blind))
+
+    def judge(point: Point) -> Trial:
+        number, spec = next(specs)
+        requests = [
+            RunRequest(
+                spec.replaced(seed=seed),
+                drawn.hold_out(HELD_OUT, seed),
+                folder=None if folder is None else folder / f"trials/{number:03d}-seed{seed}",
             )
-            label = ", ".join(
-                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-                for key, value in point.items()
-            )
-            place = None if folder is None else folder / f"trials/{number:03d}-seed{seed}"
-            try:
-                run = train_settings(one, federation, folder=place, callbacks=progress(label, seed))
-            except DivergedError:
-                continue
-            summary = run.summary
-            metric = summary["metric"]
-            reached = summary["target_metric"][str(summary["adaptation_steps"])]["mean"]
-            if reached is not None:
-                values.append(reached)
-            if earlier is not None:
-                kept.append(_on_sources(run.meta_model, earlier))
-        judged = interval(values) if len(values) == len(seeds) else None
-        trials.append(
-            {
-                "settings": point,
-                "values": values,
-                "mean": judged.mean if judged else None,
-                "ci95": judged.half_width if judged else None,
-                "diverged": len(seeds) - len(values),
-                "metric": metric,
-                **({"earlier": _kept(kept)} if earlier is not None else {}),
-            }
-        )
+            for seed in seeds
+        ]
+        runs = runs_of(train_many(requests, progress(_label(point))))
+        return _trial(point, runs, len(seeds), earlier)
+
+    trials = search(points, judge)
     finished = [trial for trial in trials if trial["mean"] is not None]
     if not finished:
         raise DivergedError(
@@ -159,6 +139,30 @@ def tune(
         "seeds": list(seeds),
         "trials": trials,
         "best": best,
+    }
+
+
+def _label(point: Point) -> str:
+    return ", ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in point.items()
+    )
+
+
+def _trial(point: Point, runs: Sequence[Run], seeds: int, earlier: Federation | None) -> Trial:
+    """What a point came to; with a diverged run it has no mean."""
+    reached = [run.summary["target_metric"][str(run.summary["adaptation_steps"])] for run in runs]
+    values = [each["mean"] for each in reached if each["mean"] is not None]
+    judged = interval(values) if len(values) == seeds else None
+    kept = [] if earlier is None else [_on_sources(run.meta_model, earlier) for run in runs]
+    return {
+        "settings": point,
+        "values": values,
+        "mean": judged.mean if judged else None,
+        "ci95": judged.half_width if judged else None,
+        "diverged": seeds - len(values),
+        "metric": runs[0].summary["metric"] if runs else "accuracy",
+        **({"earlier": _kept(kept)} if earlier is not None else {}),
     }
 
 
@@ -196,22 +200,3 @@ def placed(algorithm: str, point: Mapping[str, Any]) -> Table:
     table = nested({key: value for key, value in point.items() if key not in own})
     # Not by a dotted key: an algorithm of one's own is named by a path, which has dots.
     return {"algorithms": {algorithm: nested(own)}, **table}
-
-
-def nested(point: Mapping[str, Any]) -> Table:
-    """Dotted keys as nested tables.
-
-    Example:
-        >>> nested({"inner.step_size": 0.1, "penalty": 1.0})
-        {'inner': {'step_size': 0.1}, 'penalty': 1.0}
-    """
-    table: Table = {}
-    for key, value in point.items():
-        *parents, last = key.split(".")
-        place = table
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
-                raise SettingError(f"{parent} in {key!r} has a value already", "set one of the two")
-        place[last] = value
-    return table

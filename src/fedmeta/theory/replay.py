@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
 from fedmeta.algorithms.algorithm import NodeState, PlatformState
+from fedmeta.config.training import loss_of
 from fedmeta.core.errors import ModelError, RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.core.run_folder import Record
@@ -34,7 +35,7 @@ from fedmeta.theory.lagrangian import (
     snapshot,
 )
 from fedmeta.theory.problem import Problem
-from fedmeta.training.job import Job, loss_of
+from fedmeta.training.job import Job
 
 _COPIES = 6  # of all duals in float64 that a look holds at a time
 
@@ -191,7 +192,7 @@ def penalties_of(job: Job) -> Tensor:
 
 def all_counted(job: Job) -> bool:
     """Whether every node is counted in every round."""
-    return job.participation.fraction == 1 and job.participation.lost == 0
+    return job.spec.participation.fraction == 1 and job.spec.participation.lost == 0
 
 
 def _looked(

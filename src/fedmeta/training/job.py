@@ -1,23 +1,21 @@
-"""What is to be trained on what, for how long, and how it is laid out: checked and resolved."""
+"""A run with everything resolved: checked, its files read, laid out on the machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
 from fedmeta.algorithms.algorithm import Algorithm, PlatformState
 from fedmeta.algorithms.step_learner import StepLearner
-from fedmeta.config.execution import Execution
-from fedmeta.core.errors import DataError, SettingError, require, require_whole
+from fedmeta.config.spec import TABLES, RunSpec, tied
+from fedmeta.config.training import TrainingSettings
+from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import RECOMMENDED, RECOMMENDED_FOR_VALUES, Adaptation
-from fedmeta.core.run_folder import Record
 from fedmeta.core.serialization import to_plain
 from fedmeta.core.tree import Tree
-from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling, fit_scaling
@@ -30,95 +28,49 @@ from fedmeta.engine.resolution import lay_out
 from fedmeta.evaluation.evaluate import Evaluation, Targets, TargetStore, evaluate
 from fedmeta.models.functional import FunctionalModel, check_on_samples, functionalise
 from fedmeta.models.losses import Loss, check_loss, named_loss
-from fedmeta.models.meta_model import MetaModel, check_same_tensors
+from fedmeta.models.meta_model import MetaModel, check_same_tensors, load_scaling, load_theta
 from fedmeta.models.networks import ModelSettings, build
 from fedmeta.priors import described
-from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.privacy import Exposure
 from fedmeta.uplink.uplink import Uplink
 
 
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How long to train, and how often to look and to save.
-
-    Args:
-        rounds: T ≥ 0, platform updates.
-        seed: of everything that is drawn.
-        evaluate_every: rounds between evaluations on the targets; 0: only after the last round.
-        evaluation_steps: numbers of adaptation steps to evaluate after, besides 0 and the
-            adaptation's own.
-        checkpoint_every: rounds between checkpoints.
-        keep_checkpoints: how many of the newest stay on disk.
-        patience: stop when the loss has not fallen for that many rounds; None: never.
-    """
-
-    rounds: int = 100
-    seed: int = 0
-    evaluate_every: int = 10
-    evaluation_steps: tuple[int, ...] = (0, 1, 5)
-    checkpoint_every: int = 10
-    keep_checkpoints: int = 2
-    patience: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "evaluation_steps", tuple(self.evaluation_steps))
-        require_whole("rounds", self.rounds, 0)
-        require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2⁶³ − 1")
-        require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, "0 or more")
-        for name in ("checkpoint_every", "keep_checkpoints"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number ≥ 1")
-        require(
-            len(self.evaluation_steps) > 0 and min(self.evaluation_steps) >= 0,
-            "evaluation_steps",
-            self.evaluation_steps,
-            "whole numbers of at least 0, e.g. [0, 1, 5]",
-        )
-        require(self.patience is None or self.patience >= 1, "patience", self.patience, "1 or more")
-
-    def stops(self, history: Sequence[Record]) -> bool:
-        """Whether the loss has not fallen for `patience` rounds (judged on sources alone)."""
-        if self.patience is None:
-            return False
-        losses = [loss for record in history if (loss := loss_of(record)) is not None]
-        if len(losses) <= self.patience:
-            return False
-        return min(losses[-self.patience :]) >= min(losses[: -self.patience])
-
-    def evaluates(self, number: int) -> bool:
-        """Whether the targets are evaluated after a round."""
-        due = self.evaluate_every > 0 and number % self.evaluate_every == 0
-        return due or number == self.rounds
-
-    def saves(self, number: int) -> bool:
-        """Whether a checkpoint is written after a round."""
-        return number == self.rounds or number % self.checkpoint_every == 0
-
-    def looks(self, number: int) -> bool:
-        """Whether a round must be over before the next may start."""
-        return self.patience is not None or self.evaluates(number) or self.saves(number)
-
-
-def loss_of(record: Record) -> float | None:
-    """A round's training loss: the meta-loss, or the local loss of methods without one."""
-    loss = record.get("meta_loss", record.get("local_loss"))
-    return None if loss is None else float(loss)
-
-
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A run with everything resolved: what to train on what, and how it is laid out."""
+    """What to train on what, and how it is laid out.
 
+    Args:
+        spec: the description of the run, with all that it leaves open resolved.
+        federation: the nodes and their samples.
+        model: the network as a function of its parameters, at θ¹.
+        loss: one number per sample.
+        scaling: of the inputs.
+        layout: resolved execution, and the objective in the form it wants.
+        settings: as they are stored with the run.
+    """
+
+    spec: RunSpec
     federation: Federation
     model: FunctionalModel
-    algorithm: Algorithm
-    training: TrainingSettings
     loss: Loss
     scaling: Scaling
     layout: Layout
-    participation: Participation
     settings: Mapping[str, Any]
-    uplink: Uplink = Uplink()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What nodes and platform do."""
+        return self.spec.algorithm
+
+    @property
+    def training(self) -> TrainingSettings:
+        """How long, and how often to look."""
+        return self.spec.training
+
+    @property
+    def uplink(self) -> Uplink:
+        """What happens to contributions on their way, the noise found."""
+        return self.spec.uplink
 
     @property
     def cohort(self) -> Cohort:
@@ -127,9 +79,8 @@ class Job:
 
     def lasting(self, rounds: int) -> Job:
         """The same for another number of rounds."""
-        training = replace(self.training, rounds=rounds)
-        stored = {**self.settings, "training": to_plain(training)}
-        return replace(self, training=training, settings=stored)
+        spec = self.spec.replaced(rounds=rounds)
+        return replace(self, spec=spec, settings=_stored(spec, self))
 
     def engine(self, ranks: Ranks = Ranks()) -> LocalEngine:
         """The engine of this job, for the share of the nodes that a rank computes."""
@@ -139,18 +90,16 @@ class Job:
                 "are in this process",
                 "leave it out, or train over edges with fedmeta fleet or fedmeta platform",
             )
-        return LocalEngine(
-            self.algorithm, self.cohort, self.layout, self.participation, ranks, self.uplink
-        )
+        parts = self.algorithm, self.cohort, self.layout, self.spec.participation
+        return LocalEngine(*parts, ranks, self.uplink)
 
     def evaluate(self, state: PlatformState) -> Evaluation | None:
         """The targets under the current model; None if there are none."""
         if not self.federation.targets:
             return None
         store = TargetStore([self.targets], self.layout.execution)
-        return evaluate(self.layout, [self.for_targets(state)], self.measured_after(state), store)[
-            0
-        ]
+        models = [self.for_targets(state)]
+        return evaluate(self.layout, models, self.measured_after(state), store)[0]
 
     @property
     def targets(self) -> Targets:
@@ -188,28 +137,47 @@ class Job:
 
 
 def prepare(
+    spec: RunSpec,
     federation: Federation,
-    model: nn.Module | ModelSettings,
-    algorithm: Algorithm,
-    training: TrainingSettings,
     *,
-    loss: str | Loss = "auto",
     scaling: Scaling | None = None,
-    execution: Execution = Execution(),
-    participation: Participation = Participation(),
-    uplink: Uplink = Uplink(),
-    augmentation: Augmentation = Augmentation(),
-    initial: Tree | None = None,
-    about_data: Mapping[str, Any] | None = None,
     repeats: int = 1,
     layout: Layout | None = None,
 ) -> Job:
-    """Check that everything fits together and resolve what was left open. See `train`.
+    """Check that everything fits together and resolve what was left open.
 
     Args:
+        spec: what to train.
+        federation: the nodes and their samples.
+        scaling: of the inputs; None: as the spec says.
         repeats: how many jobs like this one are to be trained together, for the memory budget.
         layout: of another job like this one, to be trained together with it.
     """
+    _check_data(federation)
+    spec.augmentation.check(federation.inputs.shape[1:], federation.name)
+    spec = tied(_with_inner(spec, federation))
+    _check_inner(spec.algorithm)
+    scaling = scaling or scaling_of(spec, federation)
+    task, execution = federation.task, spec.execution
+    loss = named_loss(spec.loss, task) if isinstance(spec.loss, str) else spec.loss
+    network = _network(spec, federation)
+    few = pack(federation, federation.sources[:1], scaling, execution.torch_dtype)
+    inputs = torch.cat([few.support.inputs[0], few.query.inputs[0]])[:4].to(execution.torch_device)
+    labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
+    check_on_samples(network, inputs, task.outputs)
+    check_loss(loss, network, inputs, labels)
+    if layout is None:
+        with machine(execution):
+            parts = network, loss, federation, scaling, spec.algorithm
+            layout = lay_out(execution, *parts, repeats, spec.augmentation)
+    if spec.uplink != Uplink():
+        _check_uplink(spec, layout, len(federation.sources))
+        spec = replace(spec, uplink=spec.uplink.resolved(_exposure(spec)))
+    job = Job(spec, federation, network, loss, scaling, layout, {})
+    return replace(job, settings=_stored(spec, job))
+
+
+def _check_data(federation: Federation) -> None:
     if not federation.sources:
         raise DataError(f"{federation.name} has no source nodes", "lower target_share")
     if federation.task.kind == "classification" and federation.task.outputs < 2:
@@ -217,93 +185,106 @@ def prepare(
             f"all samples of {federation.name} are of one class",
             "give at least two classes, or check the label column",
         )
-    task, shape = federation.task, federation.inputs.shape[1:]
-    augmentation.check(shape, federation.name)
-    inner = getattr(algorithm, "inner", None)
-    if inner is RECOMMENDED and task.kind == "regression":  # nobody has asked for this one
-        algorithm = replace(cast(Any, algorithm), inner=RECOMMENDED_FOR_VALUES)
-    if inner is not None and inner.learned != "none" and not isinstance(algorithm, StepLearner):
+
+
+def _with_inner(spec: RunSpec, federation: Federation) -> RunSpec:
+    """The spec with the inner adaptation for regression, where nobody has asked for another."""
+    if spec.algorithm.inner is not RECOMMENDED or federation.task.kind != "regression":
+        return spec
+    algorithm: Any = spec.algorithm
+    return replace(spec, algorithm=replace(algorithm, inner=RECOMMENDED_FOR_VALUES))
+
+
+def _check_inner(algorithm: Algorithm) -> None:
+    if algorithm.inner.learned != "none" and not isinstance(algorithm, StepLearner):
         raise SettingError(
-            f"inner.learned is {inner.learned!r}, but {algorithm.name} learns no step sizes",
+            f"inner.learned is {algorithm.inner.learned!r}, but {algorithm.name} learns no step "
+            "sizes",
             "leave it out, or make the algorithm a StepLearner",
         )
-    scaling = scaling or fit_scaling(federation)
-    loss_name = loss if isinstance(loss, str) else to_plain(loss)
-    function = named_loss(loss, task) if isinstance(loss, str) else loss
+
+
+def kept_scaling(spec: RunSpec, shape: tuple[int, ...]) -> Scaling | None:
+    """That of the model which the run is tied to or starts from, if it has one for such samples."""
+    for path in (spec.prior.model if spec.prior.ties else None, spec.start):
+        kept = load_scaling(path) if isinstance(path, str) else None
+        if kept is not None and _broadcasts(kept.mean.shape, shape):
+            return kept
+    return None
+
+
+def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
+    """Of the inputs: the one that is kept, or a new one."""
+    kept = kept_scaling(spec, federation.inputs.shape[1:])
+    if kept is not None:
+        return kept
+    data = spec.data
+    if data is None:
+        return fit_scaling(federation)
+    return fit_scaling(federation, data.scaling, data.scaling_from, data.scaling_floor)
+
+
+def _broadcasts(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a scaling of one shape can be applied to samples of another."""
+    pairs = zip(reversed(small), reversed(shape), strict=False)
+    return len(small) <= len(shape) and all(a in (1, b) for a, b in pairs)
+
+
+def _network(spec: RunSpec, federation: Federation) -> FunctionalModel:
+    """The network as a function of its parameters, where training starts."""
+    model, shape, outputs = spec.model, federation.inputs.shape[1:], federation.task.outputs
     if isinstance(model, ModelSettings):
-        about_model = to_plain(model)
-        model = build(model, shape, task.outputs, training.seed)
+        model = build(model, shape, outputs, spec.training.seed)
+    network = functionalise(model).to(spec.execution.torch_device, spec.execution.torch_dtype)
+    start = load_theta(spec.start) if isinstance(spec.start, str) else spec.start
+    if start is None:
+        return network
+    check_same_tensors(network.theta, start, "the initial model")
+    like = network.theta
+    return replace(network, theta={name: start[name].to(leaf) for name, leaf in like.items()})
+
+
+def _exposure(spec: RunSpec) -> Exposure:
+    share = spec.participation
+    return Exposure(spec.training.rounds, share.fraction if share.independent else 1.0)
+
+
+def _stored(spec: RunSpec, job: Job) -> dict[str, Any]:
+    """The resolved settings as they are kept with a run: what decides about its bits."""
+    stored: dict[str, Any] = {name: to_plain(getattr(spec, name)) for name in TABLES}
+    del stored["prior"]  # of the prior, what it is and not where it was read from
+    stored["algorithm"] = {"name": spec.algorithm.name, **to_plain(spec.algorithm)}
+    stored["execution"] = to_plain(job.layout.execution)
+    stored["loss"] = spec.loss if isinstance(spec.loss, str) else to_plain(spec.loss)
+    if spec.data is None:
+        stored["data"] = {"name": job.federation.name}
+    if not isinstance(spec.model, ModelSettings):
+        kind = type(spec.model)
+        stored["model"] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
+    if spec.algorithm.prior is not None:
+        stored["prior"] = described(spec.algorithm.prior, job.model.theta)
+    if spec.uplink == Uplink():
+        del stored["uplink"]
     else:
-        about_model = {"class": f"{type(model).__module__}.{type(model).__qualname__}"}
-    network = functionalise(model).to(execution.torch_device, execution.torch_dtype)
-    if initial is not None:
-        check_same_tensors(network.theta, initial, "the initial model")
-        like = network.theta
-        network = replace(network, theta={n: initial[n].to(leaf) for n, leaf in like.items()})
-    few = pack(federation, federation.sources[:1], scaling, execution.torch_dtype)
-    inputs = torch.cat([few.support.inputs[0], few.query.inputs[0]])[:4]
-    check_on_samples(network, inputs.to(execution.torch_device), task.outputs)
-    labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
-    check_loss(function, network, inputs.to(execution.torch_device), labels)
-    if layout is None:
-        with machine(execution):
-            layout = lay_out(
-                execution,
-                network,
-                function,
-                federation,
-                scaling,
-                algorithm,
-                repeats,
-                augmentation,
-            )
-    settings = {
-        "data": dict(about_data or {"name": federation.name}),
-        "model": about_model,
-        "algorithm": {"name": algorithm.name, **to_plain(algorithm)},
-        "training": to_plain(training),
-        "loss": loss_name,
-        "execution": to_plain(layout.execution),
-        "participation": to_plain(participation),
-        "augmentation": to_plain(augmentation),
-    }
-    prior = getattr(algorithm, "prior", None)
-    if prior is not None:
-        settings["prior"] = described(prior, network.theta)
-    if uplink != Uplink():
-        _check_uplink(uplink, algorithm, layout, len(federation.sources))
-        chance = participation.fraction if participation.independent else 1.0
-        exposure = Exposure(training.rounds, chance)
-        uplink = uplink.resolved(exposure)
-        settings["uplink"] = {**to_plain(uplink), "promise": uplink.promise(exposure)}
-    return Job(
-        federation,
-        network,
-        algorithm,
-        training,
-        function,
-        scaling,
-        layout,
-        participation,
-        settings,
-        uplink,
-    )
+        stored["uplink"]["promise"] = spec.uplink.promise(_exposure(spec))
+    return stored
 
 
-def _check_uplink(uplink: Uplink, algorithm: Algorithm, layout: Layout, nodes: int) -> None:
+def _check_uplink(spec: RunSpec, layout: Layout, nodes: int) -> None:
     """Refuse what cannot be had together."""
-    if uplink.privacy.on and getattr(algorithm, "automatic", False):
+    privacy = spec.uplink.privacy
+    if privacy.on and spec.algorithm.needs_losses:
         raise SettingError(
             "penalty is 'auto', which looks at the losses of the nodes, but dp hides them",
             "give a penalty as a number",
         )
-    if uplink.privacy.on and uplink.privacy.delta * nodes >= 1:
+    if privacy.on and privacy.delta * nodes >= 1:
         raise SettingError(
-            f"privacy.delta is {uplink.privacy.delta:g} with {nodes} nodes: a mechanism that gives "
+            f"privacy.delta is {privacy.delta:g} with {nodes} nodes: a mechanism that gives "
             "one of them away entirely would keep that promise",
             f"give a δ far below {1 / nodes:.2g}",
         )
-    if uplink.guard.outliers != "keep" and layout.execution.path == "loop" and nodes > 1:
+    if spec.uplink.guard.outliers != "keep" and layout.execution.path == "loop" and nodes > 1:
         raise SettingError(
             "nodes that are computed one by one cannot be judged against each other",
             "use --path batched, or leave the guard out",

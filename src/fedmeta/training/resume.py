@@ -1,4 +1,4 @@
-"""What a run must have in common with the one it continues: data, settings, starting point."""
+"""Going on with a run: what it must have in common with the one it continues, and its state."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
+from fedmeta.algorithms.algorithm import NodeState, PlatformState
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.run_folder import RunFolder, difference
 from fedmeta.core.storage import tensor_bytes
+from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import Scaling
+from fedmeta.engine.ranks import Ranks
 from fedmeta.models.functional import FunctionalModel
+from fedmeta.training import checkpoints
+from fedmeta.training.checkpoints import Checkpoint
+from fedmeta.training.job import Job
 
 
 def stored_run(folder: RunFolder) -> dict[str, Any]:
@@ -69,3 +76,40 @@ def federation_digest(federation: Federation) -> str:
             digest.update(np.ascontiguousarray(federation.inputs[positions]).tobytes())
             digest.update(np.ascontiguousarray(federation.labels[positions]).tobytes())
     return digest.hexdigest()
+
+
+def restored(
+    job: Job, folder: RunFolder | None, state: PlatformState, nodes: NodeState, ranks: Ranks
+) -> tuple[int, PlatformState]:
+    """The round and platform state of the newest checkpoint; `nodes` is filled from it.
+
+    Only the leading rank has the folder; the others get their share from it.
+    """
+    done = torch.zeros((), dtype=torch.int64)
+    count = len(job.federation.sources)
+    like = ranks.gathered(nodes, count)
+    everyone: NodeState | None = like
+    if folder is not None and like is not None:
+        folder.sweep()
+        if saved := checkpoints.rounds(folder.checkpoints):
+            point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, like))
+            done.fill_(point.round)
+            everyone = point.nodes
+            # Into the tensors that are there, which have the layout that kernels want.
+            for mine, theirs in zip(_trees(state), _trees(point.state), strict=True):
+                for name, leaf in mine.items():
+                    leaf.copy_(theirs[name])
+        if int(done) > job.training.rounds:
+            raise RunFolderError(
+                f"run {folder.path} has done {done} rounds already, more than "
+                f"{job.training.rounds}",
+                "resume it with a larger --rounds",
+            )
+    ranks.agree((done, _trees(state)))
+    if int(done) > 0:
+        ranks.scatter(everyone, nodes, count)
+    return int(done), state
+
+
+def _trees(state: PlatformState) -> list[Tree]:
+    return [state.theta, *state.memory.values()]

@@ -15,7 +15,7 @@ from typing import Any
 from fedmeta.core.errors import MissingExtraError, SettingError, nearest
 from fedmeta.core.run_folder import Record, RunFolder
 from fedmeta.core.storage import to_json
-from fedmeta.training.loop import Callback
+from fedmeta.training.callbacks import Callback
 
 _LONGEST_PARAMETER = 500  # characters, what every version of MLflow takes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from torch import Tensor
@@ -23,5 +24,4 @@ class LoopMapping:
 
     def __call__(self, arguments: Arguments, chunks: Sequence[Tensor]) -> Iterator[Any]:
         """What the function returns for every chunk, in order."""
-        for rows in chunks:
-            yield self.function(*arguments(rows))
+        return starmap(self.function, map(arguments, chunks))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.algorithms.algorithm import takes_prior, with_prior
 from fedmeta.config.execution import Execution
-from fedmeta.config.settings import Settings
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
@@ -26,7 +26,7 @@ from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn
 from fedmeta.studies.sequences.isolation import body, head, with_head
 from fedmeta.studies.sequences.replay import with_replay
-from fedmeta.training.repeats import Repeat
+from fedmeta.training.train import RunRequest
 
 
 @dataclass
@@ -46,17 +46,17 @@ class Past:
     execution: Execution | None = None
 
 
-def start(settings: Settings, drawn: Drawn) -> Tree:
+def start(settings: RunSpec, drawn: Drawn) -> Tree:
     """θ before any task, as training draws it from the seed."""
     first = drawn.tasks[0]
     shape, outputs = first.inputs.shape[1:], first.task.outputs
-    network = functionalise(build(settings.model, shape, outputs, settings.training.seed))
+    network = functionalise(build(settings.model_settings, shape, outputs, settings.training.seed))
     return network.to(torch.device("cpu"), settings.execution.torch_dtype).theta
 
 
 def next_task(
     sequence: TaskSequence, number: int, seed: int, past: Past, network: FunctionalModel | None
-) -> Repeat:
+) -> RunRequest:
     """The training of one task with all that is carried over.
 
     Args:
@@ -69,7 +69,7 @@ def next_task(
     settings, method = sequence.of_task(number, seed), sequence.method
     task = trained_nodes(sequence, number, seed, past.drawn)
     if number == 0:
-        return Repeat(settings, task)
+        return RunRequest(settings, task)
     names = [each.name for each in sequence.tasks]
     after = sequence.tasks[number].after
     assert after is not None  # every task but the first has one
@@ -79,13 +79,13 @@ def next_task(
         initial = {**initial, **head(start(settings, past.drawn))}
     if method.prior is not None and sequence.pull > 0:
         held = _prior(sequence, number, names.index(after), past, network)
-        if not isinstance(settings.algorithm, ADMMFedMeta):
+        if not takes_prior(settings.algorithm):
             raise SettingError(
                 f"{settings.algorithm.name} takes no prior, but the method is {str(method)!r}",
                 "use admm-fedmeta, or a method without a prior",
             )
-        settings = replace(settings, algorithm=replace(settings.algorithm, prior=held))
-    return Repeat(settings, task, past.models[0].scaling, initial)
+        settings = replace(settings, algorithm=with_prior(settings.algorithm, held))
+    return RunRequest(replace(settings, start=initial), task, past.models[0].scaling)
 
 
 def trained_nodes(sequence: TaskSequence, number: int, seed: int, drawn: Drawn) -> Federation:

@@ -28,15 +28,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from fedmeta.config.settings import (
-    Settings,
-    Table,
-    build_settings,
-    layered,
-    merged,
-    read_toml,
-    subtable,
-)
+from fedmeta.config.spec import RunSpec, layered
+from fedmeta.config.tables import Table, merged, read_toml, subtable
 from fedmeta.core.errors import SettingError, nearest, require, require_choice, require_whole
 from fedmeta.core.serialization import from_plain
 from fedmeta.data.settings import DataSettings
@@ -130,9 +123,9 @@ class TaskSequence:
         kind = self.method.prior
         return 0.0 if kind is None else float(self.strength.get(kind, 1.0))
 
-    def of_task(self, number: int, seed: int) -> Settings:
+    def of_task(self, number: int, seed: int) -> RunSpec:
         """The settings of one task for one seed."""
-        return build_settings(self.table_of_task(number, seed))
+        return RunSpec.from_dict(self.table_of_task(number, seed))
 
     def data_of_task(self, number: int, seed: int) -> DataSettings:
         """The data of one task for one seed; code that the settings may name is left alone."""

@@ -26,13 +26,13 @@ from fedmeta.studies.sequences.carrying import Past, as_used, next_task, shared_
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn, draw, in_task
 from fedmeta.studies.sequences.replay import require_same_devices
-from fedmeta.training.loop import Callback
-from fedmeta.training.repeats import Repeat, jobs_together
-from fedmeta.training.together import Outcome, train_together
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Outcome
+from fedmeta.training.train import RunRequest, jobs_together, train_jobs, train_run
 
 Progress = Callable[[str], Sequence[Callback]]
 Learned = tuple[MetaModel, Execution]
-Trainer = Callable[[TaskSequence, int, Past, Repeat, Sequence[Callback]], None]
+Trainer = Callable[[TaskSequence, int, Past, RunRequest, Sequence[Callback]], None]
 """Brings the run of a task (its number, from 0) to its end elsewhere: over a fleet.
 
 It goes on where it was, does nothing to a run that has ended, and adds to `Past.fishers` what the
@@ -132,7 +132,7 @@ def _check(sequence: TaskSequence, drawn: Drawn) -> None:
         require_same_devices(drawn.tasks, names, str(sequence.method))
 
 
-def _kept(repeat: Repeat, folder: Path | None, seed: int, number: int, task: str) -> Repeat:
+def _kept(repeat: RunRequest, folder: Path | None, seed: int, number: int, task: str) -> RunRequest:
     """The repeat with the folder it is kept in."""
     if folder is None:
         return repeat
@@ -144,7 +144,7 @@ def _learned_by(
     sequence: TaskSequence,
     number: int,
     pasts: Mapping[int, Past],
-    repeats: Sequence[Repeat],
+    repeats: Sequence[RunRequest],
     callbacks: Sequence[Callback],
 ) -> list[Learned | str]:
     """A task of all seeds, learned here or elsewhere: models, or why there is none."""
@@ -155,7 +155,7 @@ def _learned_by(
     return [_read(each) for each in repeats]
 
 
-def _trained(repeats: Sequence[Repeat], callbacks: Sequence[Callback]) -> list[Learned | str]:
+def _trained(repeats: Sequence[RunRequest], callbacks: Sequence[Callback]) -> list[Learned | str]:
     """The models of all repeats, or why there is none; what lies on disk is not trained again.
 
     Repeats that are trained together have no checkpoints, and what they add up to depends on who
@@ -165,23 +165,27 @@ def _trained(repeats: Sequence[Repeat], callbacks: Sequence[Callback]) -> list[L
         return [_read(each) for each in repeats]
     if (jobs := jobs_together(repeats)) is None:
         return [
-            _read(each)
-            if _has_ended(each)
-            else _learned(each.train(callbacks, resume=_has_begun(each)))
-            for each in repeats
+            _read(each) if _has_ended(each) else _learned_alone(each, callbacks) for each in repeats
         ]
-    folders = [each.folder for each in repeats if each.folder is not None]
-    for each in folders:
-        shutil.rmtree(each, ignore_errors=True)
-    outcomes = train_together(jobs, folders=folders or None, callbacks=callbacks)
+    for each in repeats:
+        if each.folder is not None:
+            shutil.rmtree(each.folder, ignore_errors=True)
+    outcomes = train_jobs(repeats, jobs, callbacks)[jobs[0].training.rounds]
     return [_learned(outcome) for outcome in outcomes]
 
 
-def _has_ended(repeat: Repeat) -> bool:
+def _learned_alone(request: RunRequest, callbacks: Sequence[Callback]) -> Learned | str:
+    try:
+        return _learned(train_run(request, callbacks, resume=_has_begun(request)))
+    except DivergedError as error:
+        return error.problem
+
+
+def _has_ended(repeat: RunRequest) -> bool:
     return repeat.folder is not None and RunFolder(repeat.folder).has_ended()
 
 
-def _has_begun(repeat: Repeat) -> bool:
+def _has_begun(repeat: RunRequest) -> bool:
     return repeat.folder is not None and (repeat.folder / "settings.json").exists()
 
 
@@ -191,13 +195,15 @@ def _learned(outcome: Outcome) -> Learned | str:
     return outcome.meta_model, _execution(outcome.summary)
 
 
-def _read(repeat: Repeat) -> Learned | str:
+def _read(repeat: RunRequest) -> Learned | str:
     assert repeat.folder is not None
     summary = RunFolder.open(repeat.folder).summary()
     if summary["status"] == "diverged":
         return "training diverged"
-    loss = named_loss(repeat.settings.loss, repeat.federation.task)
-    return MetaModel.load(repeat.folder, repeat.settings.model, loss), _execution(summary)
+    loss = repeat.spec.loss
+    if isinstance(loss, str):
+        loss = named_loss(loss, repeat.federation.task)
+    return MetaModel.load(repeat.folder, repeat.spec.model, loss), _execution(summary)
 
 
 def _execution(summary: Any) -> Execution:
@@ -282,7 +288,7 @@ def _jointly(
         tasks = [sequence.of_task(number, seed) for number in range(len(sequence.tasks))]
         rounds = sum(each.training.rounds for each in tasks)
         settings = replace(tasks[0], training=replace(tasks[0].training, rounds=rounds))
-        repeats.append(_kept(Repeat(settings, past.drawn.joint()), folder, seed, 0, "joint"))
+        repeats.append(_kept(RunRequest(settings, past.drawn.joint()), folder, seed, 0, "joint"))
     callbacks = progress(f"{sequence.method} {sequence.name}")
     outcomes = _learned_by(trainer, sequence, 0, pasts, repeats, callbacks)
     found = []
