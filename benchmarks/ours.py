@@ -10,7 +10,8 @@ import torch
 from benchmarks.peers import Round, Theta
 from benchmarks.problems import SEED, Problem
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, PerFedAvg
-from fedmeta.core.objective import Adaptation, Curvature
+from fedmeta.core.meta_gradient import Curvature
+from fedmeta.core.objective import Adaptation
 from fedmeta.data import Scaling
 from fedmeta.engine.cohort import Cohort
 from fedmeta.engine.execution import Execution, Precision, machine

@@ -12,7 +12,7 @@ import torch
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.config.settings import build_algorithm, build_settings, layered, merged, read_toml
 from fedmeta.core.errors import SettingError
-from fedmeta.core.objective import InverseSchedule
+from fedmeta.core.meta_gradient import InverseSchedule
 from fedmeta.data.augmentation import Augmentation
 
 

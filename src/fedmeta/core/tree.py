@@ -50,6 +50,11 @@ def descend(a: Tree, length: float, b: Tree) -> Tree:
     return {name: leaf - length * b[name] for name, leaf in a.items()}
 
 
+def descend_some(a: Tree, length: float, b: Tree) -> Tree:
+    """The same where b has only some of a's names; the others stay as they are."""
+    return {**a, **descend({name: a[name] for name in b}, length, b)}
+
+
 def scale(factor: Tensor | float, a: Tree) -> Tree:
     """factor · a."""
     if _unmapped_on_gpu(a, {"factor": factor} if isinstance(factor, Tensor) else {}):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedmeta.core.errors import DataError, SettingError, nearest
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.episodes import draw_episodes
 from fedmeta.data.federation import Federation, Node
 from fedmeta.data.partition import Parts, partition
@@ -23,7 +24,6 @@ from fedmeta.data.readers.npz import read_npz
 from fedmeta.data.readers.sinusoid import draw_sinusoids
 from fedmeta.data.readers.table import read_table
 from fedmeta.data.roles import choose_targets
-from fedmeta.data.seeding import stream
 from fedmeta.data.settings import BUILT_IN, DataSettings, TaskKind
 from fedmeta.data.splitting import split
 
@@ -154,9 +154,11 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
     if settings.partition == "episodes":
         return draw_episodes(pool, settings, seed)
     parts = _drop_small(partition(pool, settings, seed), settings.min_samples, pool.name)
-    targets = choose_targets(parts.names, settings, stream(seed, "roles"))
+    targets = choose_targets(parts.names, settings, generator(seed, DataPurpose.ROLES))
     strata = pool.labels if pool.class_names else np.zeros(len(pool.labels), np.int64)
-    sets = split(parts.positions, strata, settings.support_share, stream(seed, "split"))
+    sets = split(
+        parts.positions, strata, settings.support_share, generator(seed, DataPurpose.SPLIT)
+    )
     nodes = [
         Node(name, "target" if target else "source", *sets_of_node)
         for name, target, sets_of_node in zip(parts.names, targets, sets, strict=True)

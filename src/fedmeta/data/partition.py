@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedmeta.core.errors import DataError, SettingError
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.federation import Positions
 from fedmeta.data.pool import Array, Pool
-from fedmeta.data.seeding import stream
 from fedmeta.data.settings import DataSettings
 
 Counts = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ def partition(pool: Pool, settings: DataSettings, seed: int) -> Parts:
         settings: the kind of partition (all but "episodes") and its sizes.
         seed: same pool, settings and seed: same parts.
     """
-    settings, rng = settings.resolved(), stream(seed, "samples")
+    settings, rng = settings.resolved(), generator(seed, DataPurpose.SAMPLES)
     match settings.partition:
         case "random-classes":
             return random_classes(pool, settings, rng)

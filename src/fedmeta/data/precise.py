@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.federation import Node, Positions
 from fedmeta.data.pool import Array
-from fedmeta.data.seeding import stream
 
 
 def with_precise(
@@ -49,7 +49,7 @@ def with_precise(
     stock = [np.flatnonzero(free & (labels == number)) for number in range(int(labels.max()) + 1)]
 
     def drawn(node: Node) -> Positions:
-        rng = stream(seed, "precise", node.name)
+        rng = generator(seed, DataPurpose.PRECISE, node.name)
         mine = np.unique(labels[np.concatenate([node.support, node.query])])
         left = [np.setdiff1d(stock[number], node.support) for number in mine]
         takes = equal_parts(np.array([len(each) for each in left]), most)

@@ -27,6 +27,7 @@ from fedmeta.algorithms.algorithm import (
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import Facts
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, cloned, map_leaves
@@ -43,7 +44,6 @@ from fedmeta.engine.states import Index, allocate, as_kernels_like, write
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
 
-_PARTICIPATION = 22  # the purpose of the draw of who is counted
 _AHEAD = 4  # chunks per thread handed out at a time
 
 _log = logging.getLogger("fedmeta")
@@ -114,7 +114,7 @@ class LocalEngine:
         priors = [prior_tensors(each, self._standing.weight) for each in own]
         joined = self._join(priors * len(cohorts) if len(priors) == 1 else priors)
         self._prior: Tensors = map_leaves(lambda leaf: as_kernels_like(leaf, self._axis), joined)
-        self._draws = randomness.fold(randomness.key(cohorts[0].seed), _PARTICIPATION)
+        self._draws = randomness.fold(randomness.key(cohorts[0].seed), Purpose.PARTICIPATION)
         self._store = _store(cohorts, self._mine, layout.execution, self._axis)
         self._chunk_sum = self._lift(self._sum_of_chunk, (0, 0, 0, 0, None))
         self._platform_step = self._lift(self._step_of_platform)
