@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from fedmeta.core.errors import DataError
 from fedmeta.core.randomness import DataPurpose, generator
-from fedmeta.data.federation import Federation, Node, Task
-from fedmeta.data.partition import class_counts, deal, fit, node_names
+from fedmeta.data.federation import Federation, Node, Task, node_names
+from fedmeta.data.partition import class_counts, deal, fit
 from fedmeta.data.pool import Pool
 from fedmeta.data.roles import choose_targets
 from fedmeta.data.settings import DataSettings

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.randomness import DataPurpose, generator
-from fedmeta.data.federation import Positions
+from fedmeta.data.federation import Positions, node_names
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.settings import DataSettings
 
@@ -137,17 +137,6 @@ def by_column(pool: Pool) -> Parts:
     values, owner, sizes = np.unique(pool.owners, return_inverse=True, return_counts=True)
     order = np.argsort(owner, kind="stable").astype(np.int64)
     return Parts([str(value) for value in values], np.split(order, np.cumsum(sizes)[:-1]))
-
-
-def node_names(count: int) -> list[str]:
-    """Names of drawn nodes, all of one length so that they sort as they are numbered.
-
-    Example:
-        >>> node_names(2)
-        ['node-000', 'node-001']
-    """
-    width = max(3, len(str(count - 1)))
-    return [f"node-{number:0{width}}" for number in range(count)]
 
 
 def class_counts(pool: Pool) -> Counts:

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedmeta.core.errors import DataError
-from fedmeta.data.federation import Task
-from fedmeta.data.settings import TaskKind
+from fedmeta.data.federation import Task, TaskKind
 
 Array = npt.NDArray[Any]
 

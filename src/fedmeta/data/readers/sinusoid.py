@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmeta.core.randomness import DataPurpose, generator
-from fedmeta.data.partition import node_names
+from fedmeta.data.federation import node_names
 from fedmeta.data.pool import Pool
 
 
