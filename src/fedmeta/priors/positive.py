@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
@@ -13,15 +13,7 @@ from torch.nn.functional import softplus
 
 from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.core.tree import Tree
-from fedmeta.priors.regularizer import (
-    fit,
-    pair,
-    require_finite,
-    require_strength,
-    seen,
-    slope,
-    tried,
-)
+from fedmeta.priors.regularizer import Divergence, pair, seen, slope, tried
 
 
 @dataclass(frozen=True)
@@ -44,19 +36,14 @@ class PositiveParameters:
 
 
 @dataclass(frozen=True, eq=False)
-class _OnPositiveNumbers(ABC):
+class _OnPositiveNumbers(Divergence, ABC):
     """λ Σ d(x, p) over the entries of x = f(θ) and p = f(θ_p).
 
     The gradient goes through f by autograd. If f(θ) leaves the positive numbers on the way, value
     and gradient are NaN there, which ends the run as one that diverged.
     """
 
-    strength: float
-    prior: Tree
     positive: Callable[[Tree], Tensor] = PositiveParameters()
-
-    def __post_init__(self) -> None:
-        require_strength(self.strength)
 
     @staticmethod
     @abstractmethod
@@ -76,8 +63,7 @@ class _OnPositiveNumbers(ABC):
 
     def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if f is not positive at θ_p and at θ, or of different shapes."""
-        fitted = self.fitted(theta)
-        require_finite(fitted.prior)
+        fitted = super().checked(theta)
         what = "the positive function of the model"
         x, p = (tried(what, self.positive, point) for point in pair(theta, fitted.prior))
         if x.shape != p.shape:
@@ -94,10 +80,6 @@ class _OnPositiveNumbers(ABC):
                     "map its values to numbers above 0, by softplus, exp or softmax",
                 )
         return fitted
-
-    def fitted(self, theta: Tree) -> Self:
-        """The same on θ's device and in its dtype; refuses a prior of another model by tensor."""
-        return replace(self, prior=fit(self.prior, theta))
 
 
 @dataclass(frozen=True, eq=False)
