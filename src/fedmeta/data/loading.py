@@ -14,15 +14,13 @@ from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.episodes import draw_episodes
 from fedmeta.data.federation import Federation, Node, TaskKind
 from fedmeta.data.partition import Parts, partition
-from fedmeta.data.pool import Array, Pool, pool_from
+from fedmeta.data.pool import Array, Pool, as_array, pool_from
 from fedmeta.data.precise import with_precise
 from fedmeta.data.readers.image_folder import read_image_folder
 from fedmeta.data.readers.registry import BUILT_IN, FILES
 from fedmeta.data.roles import choose_targets
 from fedmeta.data.settings import DataSettings
 from fedmeta.data.splitting import split
-
-_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 def load(settings: DataSettings, seed: int) -> Federation:
@@ -79,8 +77,8 @@ def federate(
         fields["node"] = "node"
     settings = DataSettings(name=name, **fields).resolved()
     assert settings.task is not None  # resolved
-    owners = None if node is None else _numpy(node)
-    pool = pool_from(_numpy(x), _numpy(y), task=settings.task, name=name, owners=owners)
+    owners = None if node is None else as_array(node)
+    pool = pool_from(as_array(x), as_array(y), task=settings.task, name=name, owners=owners)
     return deal_out(pool, settings, seed)
 
 
@@ -179,12 +177,3 @@ def _drop_small(parts: Parts, least: int, name: str) -> Parts:
     return Parts(
         [parts.names[n] for n in kept], [parts.positions[n] for n in kept], (*parts.notes, note)
     )
-
-
-def _numpy(values: Array | torch.Tensor) -> Array:
-    if not isinstance(values, torch.Tensor):
-        return np.asarray(values)
-    values = values.detach().cpu()
-    if values.is_floating_point() and values.dtype not in _NUMPY_FLOATS:
-        values = values.float()
-    return values.numpy()

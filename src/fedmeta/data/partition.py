@@ -208,18 +208,18 @@ def deal(
     A node's positions come class by class, in the order of its row.
     """
     shuffled = rng.permutation(len(labels))
-    stock = shuffled[np.argsort(labels[shuffled], kind="stable")].astype(np.int64)
-    first = np.searchsorted(labels[stock], np.arange(labels.max() + 1))
-    wish, size = classes.ravel(), counts.ravel()
-    # Requests for one class take consecutive stretches of its stock, in the order of the nodes.
-    by_class = np.argsort(wish, kind="stable")
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")].astype(np.int64)
+    first = np.searchsorted(labels[by_label], np.arange(labels.max() + 1))
+    asked, size = classes.ravel(), counts.ravel()
+    # Requests for one class take consecutive stretches of its samples, in the order of the nodes.
+    by_class = np.argsort(asked, kind="stable")
     before = np.cumsum(size[by_class]) - size[by_class]
     start = np.empty_like(size)
-    opening = np.searchsorted(wish[by_class], wish[by_class])
-    start[by_class] = first[wish[by_class]] + before - before[opening]
+    first_of_class = np.searchsorted(asked[by_class], asked[by_class])
+    start[by_class] = first[asked[by_class]] + before - before[first_of_class]
     inside = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    dealt = stock[np.repeat(start, size) + inside]
-    return np.split(dealt, np.cumsum(counts.sum(axis=1))[:-1])
+    given = by_label[np.repeat(start, size) + inside]
+    return np.split(given, np.cumsum(counts.sum(axis=1))[:-1])
 
 
 def _sizes(between: tuple[int, int], nodes: int, rng: np.random.Generator) -> Counts:

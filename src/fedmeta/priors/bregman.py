@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.core.tree import Tree
-from fedmeta.priors.regularizer import Divergence, pair, slope, tried, whole_gradient
+from fedmeta.priors.regularizer import Divergence, call_own, gradient_of, pair, whole_gradient
 
 _RADII = (0.01, 0.1, 1.0, 10.0)  # of the random points, in units of a tensor's own size
 _DRAWS = 4  # random points for each of them
@@ -56,19 +56,19 @@ class Bregman(Divergence):
 
     def gradient(self, theta: Tree) -> Tree:
         """λ(∇h(θ) − ∇h(θ_p))."""
-        here, base = (slope(self.h, point) for point in pair(theta, self.prior))
+        here, base = (gradient_of(self.h, point) for point in pair(theta, self.prior))
         pull = tree.scale(self.strength, tree.subtract(here, base))
         return whole_gradient(pull, theta)
 
     def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if h is no finite number at θ_p; warns where h is not convex."""
         fitted = super().checked(theta)
-        at_prior = tried("h", self.h, fitted.prior)
+        at_prior = call_own("h", self.h, fitted.prior)
         if at_prior.ndim > 0:
             raise SettingError(
                 f"h returns shape {tuple(at_prior.shape)}", "return one number, a 0-dim tensor"
             )
-        if not bool(at_prior.isfinite()) or not tree.is_finite(slope(self.h, fitted.prior)):
+        if not bool(at_prior.isfinite()) or not tree.is_finite(gradient_of(self.h, fitted.prior)):
             raise ModelError(
                 "h or its gradient is not finite at the prior model",
                 "use an h whose domain has the prior model inside",

@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax
 
 from fedmeta.core.errors import DataError, ModelError, SettingError, require_positive
 from fedmeta.core.tree import Tree
-from fedmeta.priors.regularizer import Divergence, require_shapes, seen, slope, tried
+from fedmeta.priors.regularizer import Divergence, call_own, gradient_of, require_shapes, unwrapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,19 +63,19 @@ class OutputKL(Divergence):
 
     def gradient(self, theta: Tree) -> Tree:
         """λ ∇_θ mean KL(p_{θ_p} ‖ p_θ)."""
-        return slope(self.value, theta)
+        return gradient_of(self.value, theta)
 
     def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if the logits of θ_p or of θ are none."""
         fitted = super().checked(theta)
         for point, where in ((fitted.prior, "prior"), (theta, "initial")):
-            logits = tried(f"predict of the {where} model", self.predict, point, fitted.inputs)
+            logits = call_own(f"predict of the {where} model", self.predict, point, fitted.inputs)
             if logits.ndim != 2 or len(logits) != len(fitted.inputs) or logits.shape[1] < 2:
                 raise SettingError(
                     f"predict returns shape {tuple(logits.shape)} for {len(fitted.inputs)} inputs",
                     "return logits of at least two classes, one row per input",
                 )
-            if not bool(seen(logits).isfinite().all()):
+            if not bool(unwrapped(logits).isfinite().all()):
                 raise ModelError(
                     f"the {where} model predicts NaN or infinite logits",
                     "look at the inputs and at their scaling",

@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.core.tree import Tree
-from fedmeta.priors.regularizer import Divergence, pair, seen, slope, tried
+from fedmeta.priors.regularizer import Divergence, call_own, gradient_of, pair, unwrapped
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,20 @@ class _OnPositiveNumbers(Divergence, ABC):
 
     def gradient(self, theta: Tree) -> Tree:
         """λ ∇_θ Σ d(f(θ), f(θ_p))."""
-        return slope(self.value, theta)
+        return gradient_of(self.value, theta)
 
     def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if f is not positive at θ_p and at θ, or of different shapes."""
         fitted = super().checked(theta)
         what = "the positive function of the model"
-        x, p = (tried(what, self.positive, point) for point in pair(theta, fitted.prior))
+        x, p = (call_own(what, self.positive, point) for point in pair(theta, fitted.prior))
         if x.shape != p.shape:
             raise SettingError(
                 f"{what} has shape {tuple(x.shape)} for this model and {tuple(p.shape)} for the "
                 "prior one",
                 "return as many numbers for any parameters",
             )
-        for numbers, where in ((seen(p), "the prior"), (seen(x), "the initial")):
+        for numbers, where in ((unwrapped(p), "the prior"), (unwrapped(x), "the initial")):
             if not bool((numbers.isfinite() & (numbers > 0)).all()):
                 raise ModelError(
                     f"{what} is not positive and finite at {where} model (least entry "

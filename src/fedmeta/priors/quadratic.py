@@ -13,7 +13,7 @@ from fedmeta.core.errors import ModelError
 from fedmeta.core.tree import Tree
 from fedmeta.priors.regularizer import (
     Divergence,
-    like,
+    as_in,
     part,
     require_shapes,
     whole,
@@ -124,4 +124,4 @@ class SquaredMahalanobis(Divergence):
                     f"the importance has a tensor {name!r}, which this model does not", remedy
                 )
         require_shapes("the importance", self.importance, fitted.prior, remedy)
-        return replace(fitted, importance=like(self.importance, fitted.prior))
+        return replace(fitted, importance=as_in(self.importance, fitted.prior))

@@ -97,7 +97,7 @@ class Divergence:
         """The same on θ's device and in its dtype; refuses a prior of another model by tensor."""
         common = part(theta, self.prior)
         require_shapes("the prior model", self.prior, common, _SAME)
-        return replace(self, prior=like(self.prior, common))
+        return replace(self, prior=as_in(self.prior, common))
 
     def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if it is not finite: a look at values, once before a run."""
@@ -139,7 +139,7 @@ def whole_gradient(some: Tree, theta: Tree) -> Tree:
     return {n: some[n] if n in some else torch.zeros_like(leaf) for n, leaf in theta.items()}
 
 
-def like(given: Tree, theta: Tree) -> Tree:
+def as_in(given: Tree, theta: Tree) -> Tree:
     """The tensors of θ's names, on its device and in its dtype."""
     return {n: given[n].to(device=leaf.device, dtype=leaf.dtype) for n, leaf in theta.items()}
 
@@ -175,13 +175,13 @@ def described(prior: Regularizer, theta: Tree) -> dict[str, Any]:
     }
 
 
-def slope(value: Callable[[Tree], Tensor], theta: Tree) -> Tree:
+def gradient_of(value: Callable[[Tree], Tensor], theta: Tree) -> Tree:
     """∇value(θ) by autograd, with all names of θ."""
     gradient: Tree = torch.func.grad(value)(theta)
     return gradient
 
 
-def tried(what: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+def call_own(what: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """The result of a user's function, or one line that says how it fails."""
     try:
         result = function(*arguments)
@@ -195,7 +195,7 @@ def tried(what: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor
     return result
 
 
-def seen(values: Tensor) -> Tensor:
+def unwrapped(values: Tensor) -> Tensor:
     """The numbers of a tensor that may be mapped over repeats, all of them, to be looked at."""
     while torch._C._functorch.is_functorch_wrapped_tensor(values):
         values = torch._C._functorch.get_unwrapped(values)

@@ -179,7 +179,7 @@ def train(
         opened = RunFolder.create(Path(folder), identity, describe(federation))
     if not ranks.leads:  # one process writes and talks
         opened, callbacks = None, ()
-    with machine(job.layout.execution), opened.held() if opened else nullcontext():
+    with machine(job.layout.execution), opened.locked() if opened else nullcontext():
         runner = job.engine(ranks) if engine is None else engine(job)
         return _loop(job, runner, identity, opened, resume, keeps, ranks, callbacks)
 
@@ -279,7 +279,7 @@ def _restored(
     like = ranks.gathered(nodes, count)
     everyone: NodeState | None = like
     if folder is not None and like is not None:
-        folder.sweep()
+        folder.remove_partial_files()
         if saved := checkpoints.rounds(folder.checkpoints):
             point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, like))
             done.fill_(point.round)

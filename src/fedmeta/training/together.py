@@ -143,7 +143,7 @@ def train_together_to(
         contexts.enter_context(machine(first.layout.execution))
         for folder in opened:
             if folder is not None:
-                contexts.enter_context(folder.held())
+                contexts.enter_context(folder.locked())
         course = _course(engine, jobs, stops, callbacks)
         outcomes: dict[int, list[Outcome]] = {}
         for stop in sorted(set(stops) - {first.training.rounds}):

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmeta.core.tree import mapped_first
 from fedmeta.engine.nodewise import torch_pooling
 from fedmeta.engine.nodewise.kernels import has_triton
-from fedmeta.engine.nodewise.mapping import front
 from fedmeta.engine.nodewise.windows import Window
 
 _ADJOINTS = {"unpool": "pick", "pick": "unpool", "averages": "spread", "spread": "averages"}
@@ -40,7 +40,7 @@ def average_pool(images: Tensor, window: Window) -> Tensor:
 
 
 def _kernels(images: Tensor, window: Window) -> ModuleType:
-    if images.is_cuda and images.dtype != torch.float64 and window.usual and has_triton():
+    if images.is_cuda and images.dtype != torch.float64 and window.fits_triton and has_triton():
         from fedmeta.engine.nodewise import triton_pooling
 
         return triton_pooling
@@ -68,7 +68,7 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], images: Tensor, window: Window) -> Any:
-        return _Maxima.apply(*front(info, in_dims, images), window), (0, 0)
+        return _Maxima.apply(*mapped_first(info, in_dims, images), window), (0, 0)
 
 
 class _PoolingMap(torch.autograd.Function):
@@ -104,7 +104,7 @@ class _PoolingMap(torch.autograd.Function):
         info: Any, in_dims: tuple[Any, ...], values: Tensor, places: Tensor | None, *rest: Any
     ) -> Any:
         if places is None:
-            (values,) = front(info, in_dims, values)
+            (values,) = mapped_first(info, in_dims, values)
         else:
-            values, places = front(info, in_dims, values, places)
+            values, places = mapped_first(info, in_dims, values, places)
         return _PoolingMap.apply(values, places, *rest), 0

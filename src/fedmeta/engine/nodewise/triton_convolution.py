@@ -21,7 +21,12 @@ import triton.language as tl
 from torch import Tensor
 
 from fedmeta.engine.nodewise.geometry import Geometry, Slot
-from fedmeta.engine.nodewise.triton_operands import bfloat16_parts, pixel_sum, turned
+from fedmeta.engine.nodewise.triton_operands import (
+    bfloat16_parts,
+    channels_last,
+    pixel_sum,
+    turned,
+)
 
 
 def evaluate(
@@ -50,7 +55,7 @@ def evaluate(
     if len(images) < nodes:
         images = images.expand(nodes, *images.shape[1:])
     result = _convolve(
-        _channels_last(images),
+        channels_last(images),
         weight.contiguous(),
         bias,
         *motion,
@@ -75,10 +80,6 @@ def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, T
     if len(g) < len(x):
         by_bias = by_bias.expand(len(x), -1)
     return _weight_adjoint(x, g, geometry, rounded, split), by_bias
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    return images.permute(0, 1, 3, 4, 2).contiguous()
 
 
 def _splits(values: Tensor, geometry: Geometry) -> bool:
@@ -160,7 +161,7 @@ def _weight_adjoint(
     kernel, stride = geometry.kernel[2:], geometry.stride
     padding, dilation = geometry.padding, geometry.dilation
     taps = _taps(geometry)
-    x, g = (_channels_last(t) for t in (images, gradient))
+    x, g = (channels_last(t) for t in (images, gradient))
     if _splits(x, geometry):
         count = 2 if rounded else 3
         x, g = bfloat16_parts(x, count), bfloat16_parts(g, count) if split is None else split

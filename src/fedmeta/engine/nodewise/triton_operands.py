@@ -15,6 +15,11 @@ from torch import Tensor
 _SHARE = 512  # pixels that one program adds up
 
 
+def channels_last(images: Tensor) -> Tensor:
+    """Images (…, channels, height, width) with their channels innermost in memory and last."""
+    return images.movedim(-3, -1).contiguous()
+
+
 def turned(weight: Tensor) -> Tensor:
     """(nodes, K, C, h, w) → (nodes, C, h, w, K), turned about the centre; contiguous."""
     nodes, outputs, channels, tall, wide = weight.shape
@@ -42,7 +47,7 @@ def pixel_sum(g: Tensor, parts: int = 0) -> tuple[Tensor, Tensor]:
 
     The parts are those of `bfloat16_parts`, with channels last.
     """
-    g = g.movedim(2, -1).contiguous()
+    g = channels_last(g)
     split = g.new_empty((parts, *g.shape), dtype=torch.bfloat16)
     g = g.flatten(1, -2)
     nodes, count, outputs = g.shape
