@@ -12,6 +12,7 @@ from torch import Tensor
 from fedmeta.core import tree
 from fedmeta.core.errors import ModelError, SettingError, require
 from fedmeta.core.tree import Tree
+from fedmeta.core.user_code import explained
 
 _SAME = "use a prior of the same model"
 
@@ -183,13 +184,8 @@ def gradient_of(value: Callable[[Tree], Tensor], theta: Tree) -> Tree:
 
 def call_own(what: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """The result of a user's function, or one line that says how it fails."""
-    try:
+    with explained(f"{what} fails", "give a function that takes the tensors of the prior model"):
         result = function(*arguments)
-    except Exception as error:  # whatever the user's own code raises
-        raise SettingError(
-            f"{what} fails ({type(error).__name__}: {error})",
-            "give a function that takes the tensors of the prior model",
-        ) from error
     if not isinstance(result, Tensor):
         raise SettingError(f"{what} returns no tensor ({type(result).__name__})", "return one")
     return result
