@@ -9,7 +9,7 @@ from benchmarks import ours
 from benchmarks.bench import Bench
 from benchmarks.problems import cifar, fashion, perceptron
 from benchmarks.results import Entry
-from fedmeta.core.objective import Curvature
+from fedmeta.core.meta_gradient import Curvature
 
 DIFFERENCE: Curvature = "finite-difference"
 

@@ -13,7 +13,8 @@ from fedmeta.algorithms import ADMMFedMeta, Algorithm, PerFedAvg
 from fedmeta.config.execution import Execution, Precision
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.training import TrainingSettings
-from fedmeta.core.objective import Adaptation, Curvature
+from fedmeta.core.meta_gradient import Curvature
+from fedmeta.core.objective import Adaptation
 from fedmeta.data import Scaling
 from fedmeta.engine.cohort import Cohort
 from fedmeta.engine.local import LocalEngine

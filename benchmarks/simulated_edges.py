@@ -17,13 +17,12 @@ from fedmeta.algorithms.algorithm import Contribution, NodeState
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import SettingError, require_choice, require_positive, require_whole
 from fedmeta.core.objective import Facts
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.tree import map_leaves
 from fedmeta.data.federation import Federation
 from fedmeta.uplink.guard import relative_norm
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
-
-_LIE = 41  # the purpose of a liar's draws
 
 
 def edge_of(nodes: int, edges: int, device: torch.device | None = None) -> Tensor:
@@ -124,7 +123,7 @@ class EdgeUplink(Uplink):
         honest, state = super().sent(contribution, before, after, facts)
         if self.attack.kind == "none":
             return honest, state
-        lie = self.attack.sent(honest, randomness.fold(facts.key, _LIE))
+        lie = self.attack.sent(honest, randomness.fold(facts.key, Purpose.FALSE_UPLOAD))
         lies = facts.position * self.edges < self.nodes  # those of the first edge
         return map_leaves(lambda a, b: torch.where(lies, a, b), lie, honest), state
 

@@ -25,7 +25,9 @@ from fedmeta.config.execution import Execution
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core import objective, randomness
 from fedmeta.core.errors import DataError, SettingError
-from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
+from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
+from fedmeta.core.objective import Adaptation, Facts, Objective
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData, Samples
 from fedmeta.core.tree import Tree
 from fedmeta.data import unpacked
@@ -241,7 +243,7 @@ class TestTraining:
         parts = unpacked(data, node, PLAIN, torch.float64)
         samples = objective.union(parts)
         (key,) = randomness.fold(node_keys([node], 7), 1)
-        pass_key = randomness.fold(randomness.fold(key, objective._SUPPORT), 0)
+        pass_key = randomness.fold(randomness.fold(key, Purpose.SUPPORT), 0)
         images = BOTH(samples.inputs, pass_key)
         assert not torch.equal(images, samples.inputs)
         network = convolutional()
@@ -310,10 +312,10 @@ class TestCurvature:
         key = self.facts.key
         support, query = self.data.support, self.data.query
         steps = [
-            BOTH(support.inputs, randomness.fold(randomness.fold(key, objective._SUPPORT), step))
+            BOTH(support.inputs, randomness.fold(randomness.fold(key, Purpose.SUPPORT), step))
             for step in range(2)
         ]
-        last = BOTH(query.inputs, randomness.fold(randomness.fold(key, objective._QUERY), 0))
+        last = BOTH(query.inputs, randomness.fold(randomness.fold(key, Purpose.QUERY), 0))
         assert not torch.equal(steps[0], steps[1])
         theta = {n: leaf.clone().requires_grad_() for n, leaf in self.model.theta.items()}
         phi = dict(theta)

@@ -9,19 +9,16 @@ from torch import Tensor, nn
 
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import SettingError
+from fedmeta.core.meta_gradient import InverseSchedule, MetaGradient, meta_gradient
 from fedmeta.core.objective import (
     Adaptation,
     Facts,
-    InverseSchedule,
-    MetaGradient,
     Objective,
     Passes,
-    _batch,
     adapt,
     local_descent,
-    meta_gradient,
-    union,
 )
+from fedmeta.core.sample_sets import mini_batch, union
 from fedmeta.data import NodeData, Samples
 from fedmeta.engine.layout import predictor
 from fedmeta.models.functional import FunctionalModel
@@ -239,7 +236,7 @@ class TestMiniBatches:
         padded = samples(5, padding=4)
         padded.inputs[:] = torch.arange(9.0)[:, None]
         for step in range(30):
-            batch = _batch(padded, 3, KEY, step)
+            batch = mini_batch(padded, 3, KEY, step)
             rows = batch.inputs[:, 0].tolist()
             assert batch.mask.tolist() == [1, 1, 1]
             assert len(set(rows)) == 3
@@ -248,18 +245,18 @@ class TestMiniBatches:
     def test_padding_only_where_real_ones_run_out(self) -> None:
         padded = samples(5, padding=4)
         padded.inputs[:] = torch.arange(9.0)[:, None]
-        batch = _batch(padded, 7, KEY, 0)
+        batch = mini_batch(padded, 7, KEY, 0)
         assert batch.inputs[:5, 0].tolist() == [0, 1, 2, 3, 4]
         assert batch.mask.tolist() == [1] * 5 + [0] * 2
 
     def test_draws_do_not_see_the_padding(self) -> None:
         for step in range(10):
-            bare, padded = (_batch(samples(6, padding=p), 4, KEY, step) for p in (0, 5))
+            bare, padded = (mini_batch(samples(6, padding=p), 4, KEY, step) for p in (0, 5))
             assert all(torch.equal(a, b) for a, b in zip(bare, padded, strict=True))
 
     def test_steps_and_keys_differ(self) -> None:
         draws = {
-            tuple(_batch(samples(8), 4, key, step).inputs[:, 0].tolist())
+            tuple(mini_batch(samples(8), 4, key, step).inputs[:, 0].tolist())
             for key in (KEY, randomness.key(1))
             for step in range(6)
         }
@@ -270,17 +267,17 @@ class TestMiniBatches:
         data = samples(6)
         data.inputs[:] = torch.arange(6.0)[:, None]
         for step in range(600):
-            counted[_batch(data, 2, KEY, step).inputs[:, 0].long()] += 1
+            counted[mini_batch(data, 2, KEY, step).inputs[:, 0].long()] += 1
         assert float((counted / 600 - 1 / 3).abs().max()) < 0.08
 
     def test_full_batches_when_there_is_nothing_to_draw(self) -> None:
         data = samples(4)
-        assert _batch(data, None, KEY, 0) is data
-        assert _batch(data, 4, None, 0) is data
+        assert mini_batch(data, None, KEY, 0) is data
+        assert mini_batch(data, 4, None, 0) is data
 
     def test_a_key_is_needed(self) -> None:
         with pytest.raises(SettingError, match="without a random key"):
-            _batch(samples(4), 2, None, 0)
+            mini_batch(samples(4), 2, None, 0)
 
     def test_adaptation_in_stretches_is_adaptation_in_one_piece(self) -> None:
         model = double(mlp())

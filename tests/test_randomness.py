@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import math
+import re
+from enum import IntEnum
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmeta.core import randomness
+from fedmeta.core.randomness import DataPurpose, DiagnosisPurpose, Purpose
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MASK = 2**64 - 1
@@ -95,3 +100,43 @@ def test_name_keys() -> None:
     assert randomness.name_key("node-001") == randomness.name_key("node-001")
     assert randomness.name_key("node-001") != randomness.name_key("node-002")
     assert -(2**63) <= randomness.name_key("ρ") < 2**63
+
+
+@pytest.mark.parametrize("table", [Purpose, DiagnosisPurpose, DataPurpose])
+def test_purposes_are_distinct(table: type[IntEnum]) -> None:
+    """Names that share a number would be aliases, which iteration leaves out."""
+    assert list(table.__members__) == [purpose.name for purpose in table]
+
+
+def test_purposes_of_runs_keep_their_numbers() -> None:
+    """Another number changes every run drawn with it."""
+    assert {purpose.name: int(purpose) for purpose in Purpose} == {
+        **{"AUGMENTATION": -1, "SUPPORT": 1, "QUERY": 2, "BATCH": 3, "DUAL": 4, "RESPLIT": 5},
+        **{"STEP_SIZES": 6, "PARTICIPANTS": 11, "LOST_UPLOADS": 12, "NODES": 21},
+        **{"PARTICIPATION": 22, "EDGES": 23, "ROUNDING": 31, "NOISE": 32, "FALSE_UPLOAD": 41},
+    }
+
+
+def test_a_diagnosis_shares_no_stream_with_a_run_of_its_seed() -> None:
+    """Both fold into the root key of a seed, which may be the same."""
+    of_runs = {Purpose.NODES, Purpose.PARTICIPATION, Purpose.EDGES}
+    assert not of_runs & set(DiagnosisPurpose)
+
+
+def test_a_purpose_folds_like_its_number() -> None:
+    assert torch.equal(
+        randomness.fold(randomness.key(3), Purpose.NOISE), randomness.fold(randomness.key(3), 32)
+    )
+
+
+def test_no_purpose_is_a_constant_elsewhere() -> None:
+    """The tables of `randomness` are complete: nobody folds a number of their own."""
+    sources = (Path(randomness.__file__).parents[1]).rglob("*.py")
+    folding = re.compile(r"fold\([^()]*(?:\([^()]*\))?[^()]*, (?:-?\d+|_[A-Z_]+)\)")
+    code = {path: re.sub(r">>>.*", "", path.read_text(encoding="utf-8")) for path in sources}
+    found = {
+        path.name
+        for path, text in code.items()
+        if path.name != "randomness.py" and folding.search(text)
+    }
+    assert found == set()

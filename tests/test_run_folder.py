@@ -80,12 +80,12 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
 
 def test_sweeping(tmp_path: Path) -> None:
     made = folder(tmp_path)
-    made.sweep()  # nothing to do, not even a folder of checkpoints
+    made.remove_partial_files()  # nothing to do, not even a folder of checkpoints
     (made.checkpoints / ".round-000003.99.tmp").mkdir(parents=True)
     (made.checkpoints / ".round-000003.99.tmp" / "state.json").write_text("{")
     (made.checkpoints / "round-000002").mkdir()
     (made.path / ".metrics.jsonl.99.tmp").write_text("half")
-    made.sweep()
+    made.remove_partial_files()
     assert [each.name for each in made.checkpoints.iterdir()] == ["round-000002"]
     assert sorted(each.name for each in made.path.iterdir()) == [
         "checkpoints",

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.core import randomness
-from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, meta_gradient
+from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
+from fedmeta.core.objective import Adaptation, Facts, Objective
 from fedmeta.core.sample_sets import NodeData, Samples, resplit, union
 from fedmeta.models.losses import cross_entropy
 from problems import LAYOUTS, classification, double, engine_for, softmax_regression, trace

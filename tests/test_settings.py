@@ -13,7 +13,7 @@ from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.config.spec import RunSpec, build_algorithm, layered
 from fedmeta.config.tables import merged, read_toml
 from fedmeta.core.errors import SettingError
-from fedmeta.core.objective import InverseSchedule
+from fedmeta.core.meta_gradient import InverseSchedule
 from fedmeta.data.augmentation import Augmentation
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedmeta.core import randomness, step_sizes, tree
 from fedmeta.core.errors import SettingError
-from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, adapt, meta_gradient
+from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
+from fedmeta.core.objective import Adaptation, Facts, Objective, adapt
 from fedmeta.core.serialization import from_plain, to_plain
 from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData, Samples

@@ -25,7 +25,8 @@ from fedmeta.algorithms import (
 from fedmeta.config.execution import Execution
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, FedmetaError
-from fedmeta.core.objective import Adaptation, Facts, InverseSchedule, Objective, Passes
+from fedmeta.core.meta_gradient import InverseSchedule
+from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
 from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedmeta.algorithms import ADMMFedMeta, Contribution, Fleet, PlatformState
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import ModelError, SettingError
-from fedmeta.core.objective import Adaptation, Facts, MetaGradient, Objective, Passes, meta_gradient
+from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
+from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
 from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData, Samples
 from fedmeta.models.losses import cross_entropy

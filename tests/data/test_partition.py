@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.data import DataSettings, Pool
-from fedmeta.data.partition import deal, node_names, partition
+from fedmeta.data.federation import node_names
+from fedmeta.data.partition import deal, partition
 from fedmeta.data.readers.digits import read_digits
 
 from .conftest import pool_of

@@ -72,9 +72,9 @@ def test_models_are_computed_node_by_node_where_nodes_come_in_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, served = double(convolutional()), []
-    known = layers._SERVED[torch.conv2d]
+    known = layers._REPLACEMENTS[torch.conv2d]
     monkeypatch.setitem(
-        layers._SERVED, torch.conv2d, lambda *a, **k: served.append("conv") or known(*a, **k)
+        layers._REPLACEMENTS, torch.conv2d, lambda *a, **k: served.append("conv") or known(*a, **k)
     )
     inputs = torch.randn(2, 1, 5, 5, dtype=torch.float64)
     outputs = []

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
 from fedmeta.core.tree import Tree
-from fedmeta.engine.nodewise import native, products
+from fedmeta.engine.nodewise import matrix_products, torch_convolution
 from fedmeta.engine.nodewise.geometry import Geometry, Slot
 from fedmeta.engine.nodewise.layers import NodewiseLayers
 
@@ -92,12 +92,12 @@ def check(model: nn.Module, x: Tensor, orders: tuple[str, ...] = ALL_ORDERS) -> 
 
 def evaluate_by(name: str) -> Callable[..., Tensor]:
     """What `fedmeta.engine.nodewise.kernels.evaluate` is, with a kernel chosen by name."""
-    kernels = {"native": native, "products": products}
+    kernels = {"torch": torch_convolution, "products": matrix_products}
 
     def evaluate(
         free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None = None
     ) -> Tensor:
-        chosen = kernels[name] if geometry.plain else native
+        chosen = kernels[name] if geometry.plain else torch_convolution
         output = chosen.evaluate(free, first, second, geometry)
         if bias is None:
             return output

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.func import grad, vjp, vmap
 
 from fedmeta.engine.nodewise import convolution as module
-from fedmeta.engine.nodewise import kernels, native, products
+from fedmeta.engine.nodewise import kernels, matrix_products, torch_convolution
 from fedmeta.engine.nodewise.convolution import convolution
 from fedmeta.engine.nodewise.geometry import Geometry
 from nodewise.loops import close, evaluate_by, randn
 
-BACKENDS = {"native": native.evaluate, "products": products.evaluate}
+BACKENDS = {"torch": torch_convolution.evaluate, "products": matrix_products.evaluate}
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def test_slots(backend: str, case: Problem):
 
 @given(case=problems(plain=False))
 def test_slots_of_grouped_and_transposed(case: Problem):
-    check_slots(native.evaluate, case)
+    check_slots(torch_convolution.evaluate, case)
 
 
 NAMED = {
@@ -164,7 +164,7 @@ def test_named_geometries(name: str, backend: str):
 
 @pytest.mark.parametrize("name", ONLY_TORCH)
 def test_geometries_of_torch_alone(name: str):
-    check_slots(native.evaluate, ONLY_TORCH[name])
+    check_slots(torch_convolution.evaluate, ONLY_TORCH[name])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -192,7 +192,7 @@ class TestRule:
     def test_native_on_a_cpu(self, name: str):
         case = {**NAMED, **ONLY_TORCH}[name]
         actual = kernels.evaluate("g", case.x, case.w, case.geometry)
-        assert torch.equal(actual, native.evaluate("g", case.x, case.w, case.geometry))
+        assert torch.equal(actual, torch_convolution.evaluate("g", case.x, case.w, case.geometry))
 
     @pytest.mark.parametrize("sets", [1, 3])
     @pytest.mark.parametrize("name", ["sequence", "shared weight", "volume"])
@@ -354,7 +354,7 @@ class TestDerivatives:
 
 def test_only_what_is_needed_is_computed(monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
-    evaluate = evaluate_by("native")
+    evaluate = evaluate_by("torch")
 
     def spy(free: str, *rest: object) -> Tensor:
         asked.append(free)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
-from fedmeta.engine.nodewise import kernels, native_pooling, products
+from fedmeta.engine.nodewise import kernels, matrix_products, torch_pooling
 from fedmeta.engine.nodewise.geometry import Geometry
 from fedmeta.engine.nodewise.layers import NodewiseLayers
 from fedmeta.engine.nodewise.windows import Window
@@ -26,7 +26,7 @@ if not torch.cuda.is_available():
 if not kernels.has_triton():
     pytest.skip("these kernels need Triton, which is not installed", allow_module_level=True)
 
-from fedmeta.engine.nodewise import fused, fused_pooling  # noqa: E402
+from fedmeta.engine.nodewise import triton_convolution, triton_operands, triton_pooling  # noqa: E402
 
 SLOTS = ("g", "x", "w")
 
@@ -92,8 +92,8 @@ def pair(free: str, tensors: dict[str, Tensor]) -> list[Tensor]:
 def compare(name: str, free: str, dtype: torch.dtype, most: float) -> None:
     geometry, tensors = operands(name, dtype)
     first, second = pair(free, tensors)
-    actual = fused.evaluate(free, first, second, geometry)
-    expected = products.evaluate(free, first.double(), second.double(), geometry)
+    actual = triton_convolution.evaluate(free, first, second, geometry)
+    expected = matrix_products.evaluate(free, first.double(), second.double(), geometry)
     assert actual.dtype == dtype
     assert error(actual, expected) <= most
 
@@ -109,17 +109,17 @@ class TestConvolutions:
     def test_a_node_alone_gives_the_same_bits(self, name: str, free: str):
         geometry, tensors = operands(name)
         first, second = pair(free, tensors)
-        together = fused.evaluate(free, first, second, geometry)
-        assert torch.equal(together, fused.evaluate(free, first, second, geometry))
-        alone = fused.evaluate(free, first[-1:], second[-1:], geometry)
+        together = triton_convolution.evaluate(free, first, second, geometry)
+        assert torch.equal(together, triton_convolution.evaluate(free, first, second, geometry))
+        alone = triton_convolution.evaluate(free, first[-1:], second[-1:], geometry)
         assert torch.equal(together[-1:], alone)
 
     def test_layout_in_memory_does_not_matter(self, name: str, free: str):
         geometry, tensors = operands(name)
         first, second = pair(free, tensors)
         crooked = [t.transpose(1, -1).contiguous().transpose(1, -1) for t in (first, second)]
-        actual = fused.evaluate(free, *crooked, geometry)
-        assert torch.equal(actual, fused.evaluate(free, first, second, geometry))
+        actual = triton_convolution.evaluate(free, *crooked, geometry)
+        assert torch.equal(actual, triton_convolution.evaluate(free, first, second, geometry))
 
 
 @pytest.mark.parametrize("free", SLOTS)
@@ -138,8 +138,8 @@ def test_bias(name: str, sets: int):
     geometry, tensors = operands(name)
     x, w = tensors["x"], tensors["w"]
     bias = randn(sets, geometry.outputs[0], seed=4)
-    actual = fused.evaluate("g", x, w, geometry, bias)
-    plain = products.evaluate("g", x.double(), w.double(), geometry)
+    actual = triton_convolution.evaluate("g", x, w, geometry, bias)
+    plain = matrix_products.evaluate("g", x.double(), w.double(), geometry)
     expected = plain + bias.double().reshape(sets, 1, -1, *[1] * len(geometry.stride))
     assert error(actual, expected) <= 1e-6
 
@@ -147,8 +147,8 @@ def test_bias(name: str, sets: int):
 def test_bias_of_each_node_where_all_else_is_shared():
     geometry, tensors = operands("odd channels")
     x, w, bias = tensors["x"][:1], tensors["w"][:1], randn(3, 7, seed=4)
-    actual = fused.evaluate("g", x, w, geometry, bias)
-    expected = products.evaluate("g", x.double(), w.double(), geometry)
+    actual = triton_convolution.evaluate("g", x, w, geometry, bias)
+    expected = matrix_products.evaluate("g", x.double(), w.double(), geometry)
     assert error(actual, expected + bias.double()[:, None, :, None, None]) <= 1e-6
 
 
@@ -158,9 +158,9 @@ def test_bias_of_each_node_where_all_else_is_shared():
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 def test_bias_adjoint(shape: tuple[int, ...], dtype: torch.dtype, most: float):
     g = randn(*shape, dtype=dtype)
-    actual, parts = fused._pixel_sum(g, 3)
+    actual, parts = triton_operands.pixel_sum(g, 3)
     assert actual.dtype == dtype
-    assert torch.equal(parts, fused._parts(g.movedim(2, -1).contiguous(), 3))
+    assert torch.equal(parts, triton_operands.bfloat16_parts(g.movedim(2, -1).contiguous(), 3))
     assert error(actual, g.double().sum((1, *range(3, g.ndim)))) <= most
 
 
@@ -169,8 +169,8 @@ def test_rounded_products_where_torch_is_told_so(free: str):
     torch.backends.cuda.matmul.allow_tf32 = True
     geometry, tensors = operands("second of the paper")
     first, second = pair(free, tensors)
-    actual = fused.evaluate(free, first, second, geometry)
-    expected = products.evaluate(free, first.double(), second.double(), geometry)
+    actual = triton_convolution.evaluate(free, first, second, geometry)
+    expected = matrix_products.evaluate(free, first.double(), second.double(), geometry)
     assert error(actual, expected) <= 2e-3
 
 
@@ -182,14 +182,14 @@ class TestRule:
         geometry, tensors = operands("second of the paper")
         first, second = pair(free, tensors)
         actual = kernels.evaluate(free, first, second, geometry)
-        assert torch.equal(actual, fused.evaluate(free, first, second, geometry))
+        assert torch.equal(actual, triton_convolution.evaluate(free, first, second, geometry))
 
     @pytest.mark.parametrize("free", SLOTS)
     def test_products_in_float64(self, free: str):
         geometry, tensors = operands("second of the paper", torch.float64)
         first, second = pair(free, tensors)
         actual = kernels.evaluate(free, first, second, geometry)
-        assert torch.equal(actual, products.evaluate(free, first, second, geometry))
+        assert torch.equal(actual, matrix_products.evaluate(free, first, second, geometry))
 
     @pytest.mark.parametrize(
         "layer",
@@ -240,28 +240,28 @@ class TestPoolings:
 
     def compare(self, images: Tensor, window: Window) -> None:
         size = images.shape[-2:]
-        maxima, places = fused_pooling.maxima(images, window)
-        expected, torch_places = native_pooling.maxima(images.cpu(), window)
+        maxima, places = triton_pooling.maxima(images, window)
+        expected, torch_places = torch_pooling.maxima(images.cpu(), window)
         assert maxima.dtype == images.dtype
         assert torch.equal(maxima.cpu(), expected)
         gradient = small_numbers(*maxima.shape, dtype=images.dtype)
-        actual = fused_pooling.unpool(gradient, places, size, window)
-        unpooled = native_pooling.unpool(gradient.cpu(), torch_places, size, window)
+        actual = triton_pooling.unpool(gradient, places, size, window)
+        unpooled = torch_pooling.unpool(gradient.cpu(), torch_places, size, window)
         assert torch.equal(actual.cpu(), unpooled)
         others = randn(*images.shape, seed=7, dtype=images.dtype)
-        actual = fused_pooling.pick(others, places, window)
-        assert torch.equal(actual.cpu(), native_pooling.pick(others.cpu(), torch_places, window))
+        actual = triton_pooling.pick(others, places, window)
+        assert torch.equal(actual.cpu(), torch_pooling.pick(others.cpu(), torch_places, window))
 
     def test_averages(self, name: str, leading: tuple[int, ...], dtype: torch.dtype):
         window, most = WINDOWS[name], 1e-6 if dtype == torch.float32 else 2e-2
         images = randn(*leading, 5, 11, 8, dtype=dtype)
-        actual = fused_pooling.averages(images, window)
-        expected = native_pooling.averages(images.cpu().double(), window)
+        actual = triton_pooling.averages(images, window)
+        expected = torch_pooling.averages(images.cpu().double(), window)
         assert actual.dtype == dtype
         assert error(actual.cpu(), expected) <= most
         gradient, size = randn(*actual.shape, seed=8, dtype=dtype), images.shape[-2:]
-        actual = fused_pooling.spread(gradient, size, window)
-        expected = native_pooling.spread(gradient.cpu().double(), size, window)
+        actual = triton_pooling.spread(gradient, size, window)
+        expected = torch_pooling.spread(gradient.cpu().double(), size, window)
         assert error(actual.cpu(), expected) <= most
 
 
@@ -270,23 +270,23 @@ def test_what_is_no_number_goes_through_as_in_torch(value: float):
     images, window = randn(2, 3, 8, 8), WINDOWS["same, even"]
     images[0, 1, 2:6, 3] = value
     images[1] = value
-    maxima, places = fused_pooling.maxima(images, window)
-    expected, torch_places = native_pooling.maxima(images.cpu(), window)
+    maxima, places = triton_pooling.maxima(images, window)
+    expected, torch_places = torch_pooling.maxima(images.cpu(), window)
     torch.testing.assert_close(maxima.cpu(), expected, rtol=0, atol=0, equal_nan=True)
     gradient = small_numbers(*maxima.shape)
-    actual = fused_pooling.unpool(gradient, places, images.shape[-2:], window)
-    unpooled = native_pooling.unpool(gradient.cpu(), torch_places, images.shape[-2:], window)
+    actual = triton_pooling.unpool(gradient, places, images.shape[-2:], window)
+    unpooled = torch_pooling.unpool(gradient.cpu(), torch_places, images.shape[-2:], window)
     assert torch.equal(actual.cpu(), unpooled)
 
 
 def test_a_large_window():
     window = Window((12, 12), (12, 12), (0, 0), (1, 1), False)
     images = randn(1, 2, 24, 24)
-    maxima, places = fused_pooling.maxima(images, window)
-    expected, torch_places = native_pooling.maxima(images.cpu(), window)
-    actual = fused_pooling.unpool(maxima, places, images.shape[-2:], window)
+    maxima, places = triton_pooling.maxima(images, window)
+    expected, torch_places = torch_pooling.maxima(images.cpu(), window)
+    actual = triton_pooling.unpool(maxima, places, images.shape[-2:], window)
     assert torch.equal(
-        actual.cpu(), native_pooling.unpool(expected, torch_places, images.shape[-2:], window)
+        actual.cpu(), torch_pooling.unpool(expected, torch_places, images.shape[-2:], window)
     )
 
 

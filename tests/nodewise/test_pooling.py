@@ -212,5 +212,5 @@ def test_outputs_over_the_border():
 
 
 def test_how_averages_divide():
-    assert WINDOWS["divides by 5"].divided == {"COUNT_PADDING": False, "DIVISOR": 5}
-    assert WINDOWS["halves"].divided == {"COUNT_PADDING": True, "DIVISOR": 0}
+    assert WINDOWS["divides by 5"].average_arguments == {"COUNT_PADDING": False, "DIVISOR": 5}
+    assert WINDOWS["halves"].average_arguments == {"COUNT_PADDING": True, "DIVISOR": 0}

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmeta.core.objective import Adaptation, InverseSchedule, Objective
+from fedmeta.core.meta_gradient import InverseSchedule
+from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.core.sample_sets import NodeData, Samples
 from fedmeta.core.tree import Tree
 from fedmeta.data import Federation

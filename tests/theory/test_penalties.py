@@ -8,7 +8,8 @@ from torch import nn
 
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.core.errors import SettingError
-from fedmeta.core.objective import Adaptation, InverseSchedule, MetaGradient
+from fedmeta.core.meta_gradient import InverseSchedule, MetaGradient
+from fedmeta.core.objective import Adaptation
 from fedmeta.models.networks import SamePool
 from fedmeta.theory import (
     Constants,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fedmeta
+import problems
 from fedmeta.core.errors import ModelError, RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.tree import subtract
@@ -18,7 +19,7 @@ from fedmeta.priors import OutputKL
 from fedmeta.theory import Effort, Search, examine, replay
 from fedmeta.theory.closed_form import is_softmax_regression
 from fedmeta.training.job import Job
-from problems import classification, job_of, paper_admm
+from problems import classification, paper_admm
 
 TRAINING = fedmeta.TrainingSettings(rounds=5, evaluate_every=0)
 LIGHT = Effort(nodes=2, search=Search(iterations=3, tolerance=0.1, turns=1, samples=1))
@@ -26,7 +27,7 @@ LIGHT = Effort(nodes=2, search=Search(iterations=3, tolerance=0.1, turns=1, samp
 
 def job_of(algorithm: Any, module: nn.Module | None = None, **more: Any) -> Job:
     model = fedmeta.ModelSettings("linear") if module is None else module
-    return job_of(classification(), model, algorithm, TRAINING, **more)
+    return problems.job_of(classification(), model, algorithm, TRAINING, **more)
 
 
 def trained(algorithm: Any, **more: Any) -> fedmeta.Run:

@@ -27,13 +27,13 @@ from fedmeta.core.errors import (
     require_positive,
     require_whole,
 )
-from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes, meta_gradient
+from fedmeta.core.meta_gradient import meta_gradient
+from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.step_sizes import split
 from fedmeta.core.tree import Tree
 from fedmeta.priors import Regularizer, with_proximal
-
-_DUAL = 4  # the purpose of the random draw of y⁰
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class ADMMFedMeta(MetaLearner):
         joint = self.started(theta)
         dual = tree.zeros_like(joint)
         if self.dual_deviation > 0:
-            stream = randomness.fold(facts.key, _DUAL)
+            stream = randomness.fold(facts.key, Purpose.DUAL)
             for place, (name, leaf) in enumerate(theta.items()):
                 draw = randomness.truncated_normal(randomness.fold(stream, place), leaf.numel())
                 dual[name] = self.dual_deviation * draw.reshape(leaf.shape).to(leaf.dtype)

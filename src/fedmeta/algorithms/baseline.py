@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from fedmeta.algorithms.step_learner import StepLearner
 from fedmeta.core import randomness, step_sizes
 from fedmeta.core.errors import require_positive
-from fedmeta.core.objective import Facts, MetaGradient, Objective, Passes, meta_gradient
+from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
+from fedmeta.core.objective import Facts, Objective, Passes
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
-
-_STEPS = 5  # the purpose of the random draws of the adaptation that step sizes are learned from
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,6 @@ class Baseline(StepLearner):
     ) -> Tree:
         """G_s at the θ and s of a joint tree."""
         rule = MetaGradient(self.inner, "none")
-        draw = facts._replace(key=randomness.fold(facts.key, _STEPS))
+        draw = facts._replace(key=randomness.fold(facts.key, Purpose.STEP_SIZES))
         gradient, _ = meta_gradient(objective, rule, joint, data, draw)
         return step_sizes.split(gradient)[1]

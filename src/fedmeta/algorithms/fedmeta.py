@@ -9,7 +9,8 @@ from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, NodeState
 from fedmeta.algorithms.meta_learner import MetaLearner
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.core import tree
-from fedmeta.core.objective import Facts, Objective, Passes, meta_gradient
+from fedmeta.core.meta_gradient import meta_gradient
+from fedmeta.core.objective import Facts, Objective, Passes
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
 

@@ -6,7 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 
 from fedmeta.algorithms.step_learner import StepLearner
 from fedmeta.core.errors import require
-from fedmeta.core.objective import Adaptation, Curvature, InverseSchedule, MetaGradient, Schedule
+from fedmeta.core.meta_gradient import Curvature, InverseSchedule, MetaGradient, Schedule
+from fedmeta.core.objective import Adaptation
 
 
 @dataclass(frozen=True)

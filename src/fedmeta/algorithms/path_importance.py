@@ -18,7 +18,7 @@ from fedmeta.core import tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.step_sizes import split
 from fedmeta.core.tree import Tree
-from fedmeta.priors import Path, path_start, path_step
+from fedmeta.priors import TrainingPath, path_start, path_step
 
 WORK, MOVED = "path-work", "path-moved"
 
@@ -52,7 +52,7 @@ class PathKeeping(ADMMFedMeta):
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
         """The training's step, and the path one round further."""
-        path = Path(state.memory[WORK], state.memory[MOVED])
+        path = TrainingPath(state.memory[WORK], state.memory[MOVED])
         after, metrics = super().platform_step(state, total, fleet)
         if self.automatic:
             moved = split(tree.subtract(after.memory["accepted"], state.memory["accepted"]))[0]
@@ -64,5 +64,5 @@ class PathKeeping(ADMMFedMeta):
         return _with_path(after, path_step(path, tree.scale(-1.0, duals), moved)), metrics
 
 
-def _with_path(state: PlatformState, path: Path) -> PlatformState:
+def _with_path(state: PlatformState, path: TrainingPath) -> PlatformState:
     return PlatformState(state.theta, {**state.memory, WORK: path.work, MOVED: path.moved})

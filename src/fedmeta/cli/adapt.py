@@ -10,11 +10,11 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, say, table
 from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation
 from fedmeta.core.errors import DataError, SettingError, require
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import writing
 from fedmeta.data.loading import read_own
 from fedmeta.data.pool import Array, Pool
-from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
 from fedmeta.evaluation.evaluate import metric_name, score
 from fedmeta.models.meta_model import MetaModel
@@ -107,7 +107,7 @@ def _own(model: MetaModel, values: Values) -> tuple[Part, Part]:
     if len(labels) < 2:
         raise DataError(f"{pool.name} has {len(labels)} sample", "give two, or --support-share 1")
     strata = labels if model.task.kind == "classification" else np.zeros(len(labels), np.int64)
-    ((support, query),) = split([everything], strata, share, stream(seed, "split"))
+    ((support, query),) = split([everything], strata, share, generator(seed, DataPurpose.SPLIT))
     return (pool.inputs[support], labels[support]), (pool.inputs[query], labels[query])
 
 

@@ -1,8 +1,8 @@
 """The one description of a run: everything that decides what is trained, and how.
 
 A settings file has a table for each field that is one ([data], [model], [training], [execution],
-[participation], [augmentation], [uplink], [prior]), a line `algorithm = "…"` that picks one, [inner]
-for the adaptation that all algorithms share, and one table [algorithms.NAME] for the
+[participation], [augmentation], [uplink], [prior]), a line `algorithm = "…"` that picks one,
+[inner] for the adaptation that all algorithms share, and one table [algorithms.NAME] for the
 hyper-parameters of each:
 
     preset = "paper"

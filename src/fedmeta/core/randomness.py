@@ -5,16 +5,68 @@ a step), `uniform` turns one into numbers. The n-th number depends on the key an
 draw is the same whatever the chunk size, the execution path, the padding or the machine, it
 works under `torch.func.vmap`, and a resumed run draws what an uninterrupted one would have.
 
-The mixer is splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+The mixer is splitmix64 (Steele, Lea and Flood, OOPSLA 2014). Federations are drawn before any node
+has a key: they use numpy's generators, one per purpose and seed (`generator`).
+
+What a draw is for is a number that goes into its key or generator, so that no two draws share a
+stream. The tables below hold all of them. A number never changes: another one would change every
+run drawn with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from enum import IntEnum, unique
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from fedmeta.core.errors import require
+
+
+@unique
+class Purpose(IntEnum):
+    """What a draw of a run is for. Folded into the key of the run, of a node or of a round."""
+
+    AUGMENTATION = -1  # flips and shifts; dropout layers fold 0, 1, 2, … into the same key
+    SUPPORT = 1  # dropout and augmentation of a pass over support samples, by step
+    QUERY = 2  # the same over query samples
+    BATCH = 3  # which samples are in a mini-batch, by step; known to fedmeta-edge too
+    DUAL = 4  # the initial dual variable of ADMM
+    RESPLIT = 5  # the new division of a node's samples into support and query set
+    STEP_SIZES = 6  # the adaptation that algorithms without meta-gradients learn step sizes from
+    PARTICIPANTS = 11  # which nodes are asked to take part in a round
+    LOST_UPLOADS = 12  # which of their uploads are lost
+    NODES = 21  # the root of all keys of nodes
+    PARTICIPATION = 22  # the root of `PARTICIPANTS` and `LOST_UPLOADS` on one machine
+    EDGES = 23  # the same for the edges of a fleet
+    ROUNDING = 31  # stochastic rounding in compressed uploads
+    NOISE = 32  # noise of differential privacy
+    FALSE_UPLOAD = 41  # what a dishonest node of a benchmark sends
+
+
+@unique
+class DiagnosisPurpose(IntEnum):
+    """What a draw of a diagnosis is for. Folded into the key of the diagnosis' own seed."""
+
+    DIRECTION = 1  # the direction in which a Hessian is compared with one close by
+    NODES = 31  # the nodes whose constants are estimated
+
+
+@unique
+class DataPurpose(IntEnum):
+    """What a draw of a federation is for. Part of the seed of a numpy generator."""
+
+    SAMPLES = 1  # which samples a node holds
+    ROLES = 2  # which nodes are targets
+    SPLIT = 3  # the division of a node's samples into support and query set
+    SINUSOID = 4  # the waves of the sinusoid task, and points on them
+    PRECISE = 5  # the precise set of a target
+    PLATFORM = 6  # the samples that the platform of a task sequence holds
+    REPLAY = 7  # which samples of earlier tasks a node keeps
+
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -40,6 +92,28 @@ def fold(parent: Tensor, value: Tensor | int) -> Tensor:
         (True, False)
     """
     return _mix(_mix(parent) ^ value)
+
+
+def generator(seed: int, purpose: DataPurpose, node: str | None = None) -> np.random.Generator:
+    """Numpy's generator for one step of drawing a federation, or for one node in that step.
+
+    Steps do not share a stream, so that another `support_share` leaves it as it was which samples
+    a node holds, and another `target_share` leaves both.
+
+    Args:
+        seed: of the whole federation.
+        purpose: the step.
+        node: name of the node, where each draws for itself, whatever others there are.
+
+    Example:
+        >>> draws = [generator(0, DataPurpose.ROLES).integers(100) for _ in range(2)]
+        >>> draws[0] == draws[1]
+        np.True_
+    """
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    require(whole and seed >= 0, "seed", seed, "a whole number of at least 0")
+    own = [] if node is None else [name_key(node) % 2**64]
+    return np.random.default_rng([int(seed), int(purpose), *own])
 
 
 def uniform(source: Tensor, count: int) -> Tensor:

@@ -104,7 +104,7 @@ class RunFolder:
         return (self.path / "summary.json").exists()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other processes from writing to the run; the lock goes with the process."""
         with writing(self.path):
             lock = (self.path / ".lock").open("w")
@@ -120,9 +120,9 @@ class RunFolder:
     def reopen(self, settings: Mapping[str, Any]) -> None:
         """Make it an unfinished run again, with the settings it now goes on with."""
         write_json(self._settings_file, {"format": FORMAT, **settings})
-        judged = self.path.glob("diagnosis.*")
-        for late in (self.path / "summary.json", self.model, self.report, *judged):
-            late.unlink(missing_ok=True)
+        diagnosis = self.path.glob("diagnosis.*")
+        for result in (self.path / "summary.json", self.model, self.report, *diagnosis):
+            result.unlink(missing_ok=True)
 
     def settings(self) -> dict[str, Any]:
         """What settings.json says."""
@@ -177,7 +177,7 @@ class RunFolder:
                 ) from error
         return records
 
-    def sweep(self) -> None:
+    def remove_partial_files(self) -> None:
         """Remove what a killed process was in the middle of writing."""
         for place in (self.path, self.checkpoints):
             for left in place.glob(".*.tmp"):

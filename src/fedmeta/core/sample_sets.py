@@ -1,4 +1,4 @@
-"""A node's samples as one set, or divided anew into support and query set."""
+"""A node's samples: as one set, divided anew into support and query set, or a mini-batch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmeta.core import randomness
+from fedmeta.core.errors import SettingError
+from fedmeta.core.randomness import Purpose
 
 
 class Samples(NamedTuple):
@@ -66,3 +68,23 @@ def _first(count: Tensor, samples: Samples, rows: Tensor) -> Samples:
     """Samples at some rows, of which the first `count` are real."""
     mask = (torch.arange(len(rows), device=rows.device) < count).to(samples.mask.dtype)
     return Samples(samples.inputs[rows], samples.labels[rows], mask)
+
+
+def mini_batch(samples: Samples, size: int | None, key: Tensor | None, step: int) -> Samples:
+    """Random samples without replacement; padding is drawn only where real ones run out.
+
+    Args:
+        samples: what to draw from.
+        size: how many; None or as many as there are: all, in their order.
+        key: of the node; needed where there is anything to draw.
+        step: which step the batch is for.
+    """
+    if size is None or size >= len(samples.mask):
+        return samples
+    if key is None:
+        raise SettingError("mini-batches were asked for without a random key", "pass a key")
+    draw = randomness.fold(randomness.fold(key, Purpose.BATCH), step)
+    draws = randomness.uniform(draw, len(samples.mask)) + (samples.mask == 0)
+    # In the samples' own order: a row's dropout mask goes by its place.
+    chosen = torch.argsort(draws, stable=True)[:size].sort().values
+    return Samples(*(part[chosen] for part in samples))

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import torch
 
-from fedmeta.core.errors import SettingError, nearest
+from fedmeta.core.errors import SettingError, nearest, require_choice
 
 T = TypeVar("T")
 
@@ -75,8 +75,7 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         return _convert_union(value, get_args(wanted), where)
     if origin is Literal:
-        if value not in get_args(wanted):
-            raise SettingError(f"{where} is {value!r}", nearest(str(value), get_args(wanted)))
+        require_choice(where, value, get_args(wanted))
         return value
     if origin is tuple and isinstance(value, list | tuple):
         item = get_args(wanted)[0]

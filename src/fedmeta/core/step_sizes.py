@@ -84,6 +84,15 @@ def factors(adaptation: Adaptation, steps: Tree) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): (scale * leaf).exp() for name, leaf in steps.items()}
 
 
+def multiplied(factors: Tree | None, gradient: Tree) -> Tree:
+    """f ⊙ g where there is a factor, else g."""
+    if factors is None:
+        return gradient
+    return {
+        name: factors[name] * leaf if name in factors else leaf for name, leaf in gradient.items()
+    }
+
+
 def checked(given: Mapping[str, Tensor], theta: Tree, moves: frozenset[str]) -> Tree:
     """The factors of the parameters that move, on θ's device and in its dtype.
 

@@ -50,6 +50,11 @@ def descend(a: Tree, length: float, b: Tree) -> Tree:
     return {name: leaf - length * b[name] for name, leaf in a.items()}
 
 
+def descend_some(a: Tree, length: float, b: Tree) -> Tree:
+    """The same where b has only some of a's names; the others stay as they are."""
+    return {**a, **descend({name: a[name] for name in b}, length, b)}
+
+
 def scale(factor: Tensor | float, a: Tree) -> Tree:
     """factor · a."""
     if _unmapped_on_gpu(a, {"factor": factor} if isinstance(factor, Tensor) else {}):
@@ -115,12 +120,16 @@ class _Shift(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], factor: float, *leaves: Tensor
     ) -> tuple[Any, Any]:
-        fronted = [
-            leaf.expand(info.batch_size, *leaf.shape) if dim is None else leaf.movedim(dim, 0)
-            for leaf, dim in zip(leaves, in_dims[1:], strict=True)
-        ]
-        shifted = _Shift.apply(factor, *fronted)  # type: ignore[no-untyped-call]
+        shifted = _Shift.apply(factor, *mapped_first(info, in_dims[1:], *leaves))  # type: ignore[no-untyped-call]
         return shifted, (0,) * (len(leaves) // 2)
+
+
+def mapped_first(info: Any, in_dims: Sequence[int | None], *tensors: Tensor) -> list[Tensor]:
+    """Tensors in a `vmap` rule, mapped axis first; those without one are repeated, uncopied."""
+    return [
+        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+        for t, dim in zip(tensors, in_dims, strict=False)
+    ]
 
 
 def zero_or_nan(a: Tree) -> Tensor:

@@ -10,11 +10,12 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.errors import FedmetaError, RunFolderError, SettingError
 
 _CODE = {
     "--algorithm": ("algorithm",),
@@ -60,6 +61,23 @@ def _at(table: Mapping[str, Any], place: tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ""
 
 
+@contextmanager
+def explained(problem: str, remedy: str, kind: type[FedmetaError] = SettingError) -> Iterator[None]:
+    """Turn whatever a user's own code raises into one line; errors of that kind pass as they are.
+
+    Args:
+        problem: what was tried, for the message.
+        remedy: what to do about it.
+        kind: of the error.
+    """
+    try:
+        yield
+    except kind:
+        raise
+    except Exception as error:
+        raise kind(f"{problem} ({type(error).__name__}: {error})", remedy) from error
+
+
 def load_object(name: str, what: str) -> Any:
     """Import the object a user named. Only ever called with a name the user typed.
 
@@ -73,7 +91,7 @@ def load_object(name: str, what: str) -> Any:
     """
     module_name, _, attribute = name.rpartition(":")
     path = Path(module_name)
-    try:
+    with explained(f"importing {what} {name} failed", "mend that file, or check the name"):
         if path.suffix == ".py":
             # Under a name of its own, so that a user's random.py hides nobody else's.
             spec = importlib.util.spec_from_file_location(f"fedmeta_user_{path.stem}", path)
@@ -84,13 +102,6 @@ def load_object(name: str, what: str) -> Any:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
-    except SettingError:
-        raise
-    except Exception as error:  # whatever the user's own code raises
-        raise SettingError(
-            f"importing {what} {name} failed ({type(error).__name__}: {error})",
-            "mend that file, or check the name",
-        ) from error
     if not hasattr(module, attribute):
         raise SettingError(f"{module_name} has no {attribute!r}", f"name the {what} it defines")
     return getattr(module, attribute)

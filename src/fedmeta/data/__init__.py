@@ -6,8 +6,9 @@ from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.loading import deal_out, federate, load, read
 from fedmeta.data.packing import longest_sets, pack, pack_precise, unpacked
 from fedmeta.data.pool import Pool, normalised_inputs
+from fedmeta.data.readers.registry import BUILT_IN
 from fedmeta.data.scaling import Scaling, Sums, fit_scaling, sums_of
-from fedmeta.data.settings import BUILT_IN, DataSettings
+from fedmeta.data.settings import DataSettings
 
 __all__ = [
     "BUILT_IN",

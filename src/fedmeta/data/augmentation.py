@@ -19,12 +19,10 @@ from torch import Tensor
 
 from fedmeta.core import randomness
 from fedmeta.core.errors import DataError, require, require_whole
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.tree import Tree
 
 Predict = Callable[[Tree, Tensor, Tensor | None], Tensor]
-
-# What the draw is for. Layers with dropout fold their places, 0, 1, 2, …, into the same key.
-_AUGMENTATION = -1
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Augmentation:
             key: of this pass; the draw of image i depends on it and on i alone.
         """
         count, channels, height, width = inputs.shape
-        draws = randomness.uniform(randomness.fold(key, _AUGMENTATION), 3 * count)
+        draws = randomness.uniform(randomness.fold(key, Purpose.AUGMENTATION), 3 * count)
         mirrored, down, right = draws.reshape(count, 3, 1, 1).unbind(1)
         # Where every pixel comes from: one look-up for flip and shift together.
         row = torch.arange(height, device=inputs.device)[:, None] - self._offset(down)

@@ -15,11 +15,11 @@ from fedmeta.core.errors import DataError, nearest
 from fedmeta.core.storage import write_folder, writing
 from fedmeta.data.readers.cifar_binary import BINARY
 
-Told = Callable[[int, int | None], None]
-"""Told how many bytes have come, of how many (None: the server does not say)."""
+Progress = Callable[[int, int | None], None]
+"""Called with how many bytes have come, of how many (None: the server does not say)."""
 
 _BLOCK = 1 << 20  # bytes read at once
-_SILENCE = 60  # seconds without a byte after which a connection counts as cut
+_TIMEOUT = 60  # seconds without a byte after which a connection counts as cut
 
 
 class Source(NamedTuple):
@@ -62,7 +62,7 @@ _BY_HAND = {
 }
 
 
-def fetch(name: str, folder: Path, told: Told, source: Source | None = None) -> bool:
+def fetch(name: str, folder: Path, progress: Progress, source: Source | None = None) -> bool:
     """Bring a data set's files into a folder; False if they were all there.
 
     What is there and whole is not fetched again. Archives are unpacked, only the files that the
@@ -71,7 +71,7 @@ def fetch(name: str, folder: Path, told: Told, source: Source | None = None) -> 
     Args:
         name: "fashion-mnist", "cifar10" or "cifar100".
         folder: where readers will find the files, by `data.folder` or $FEDMETA_DATA.
-        told: told how far it is.
+        progress: called with every block that has come.
         source: where to fetch from instead of the official address.
 
     Raises:
@@ -88,7 +88,7 @@ def fetch(name: str, folder: Path, told: Told, source: Source | None = None) -> 
     if layout and all((folder / layout.folder / file).is_file() for file in layout.files):
         return False
     fetched = [
-        download(f"{source.address}/{file}", folder / file, md5, told)
+        download(f"{source.address}/{file}", folder / file, md5, progress)
         for file, md5 in source.files.items()
     ]
     if layout is None:
@@ -100,7 +100,7 @@ def fetch(name: str, folder: Path, told: Told, source: Source | None = None) -> 
     return True
 
 
-def download(address: str, path: Path, md5: str, told: Told) -> bool:
+def download(address: str, path: Path, md5: str, progress: Progress) -> bool:
     """Fetch one file, so that it appears under its name only when it is whole; False if it was.
 
     What has come so far lies beside it as NAME.part, and is gone on with.
@@ -110,7 +110,7 @@ def download(address: str, path: Path, md5: str, told: Told) -> bool:
     part = path.with_name(path.name + ".part")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    _receive(address, part, told)
+    _receive(address, part, progress)
     if (found := digest(part)) != md5:
         part.unlink()
         raise DataError(
@@ -127,13 +127,13 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _receive(address: str, part: Path, told: Told) -> None:
+def _receive(address: str, part: Path, progress: Progress) -> None:
     """Add to a file what it lacks, or write it anew where the server cannot go on within a file."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "fedmeta", **({"Range": f"bytes={have}-"} if have else {})}
     wanted: int | None = None
     try:
-        with urlopen(Request(address, headers=headers), timeout=_SILENCE) as answer:
+        with urlopen(Request(address, headers=headers), timeout=_TIMEOUT) as answer:
             have = have if answer.status == 206 else 0
             if answer.headers["Content-Length"] is not None:
                 wanted = have + int(answer.headers["Content-Length"])
@@ -144,7 +144,7 @@ def _receive(address: str, part: Path, told: Told) -> None:
                     with writing(part):
                         file.write(block)
                     have += len(block)
-                    told(have, wanted)
+                    progress(have, wanted)
     except HTTPError as error:
         if error.code != 416:  # then it is whole, or not what we think: the checksum will tell
             raise DataError(
@@ -152,12 +152,12 @@ def _receive(address: str, part: Path, told: Told) -> None:
             ) from error
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
-        raise _cut(address, f"{reason}") from error
+        raise _interrupted(address, f"{reason}") from error
     if wanted is not None and have < wanted:
-        raise _cut(address, f"{have} of {wanted} bytes came")
+        raise _interrupted(address, f"{have} of {wanted} bytes came")
 
 
-def _cut(address: str, why: str) -> DataError:
+def _interrupted(address: str, why: str) -> DataError:
     return DataError(
         f"{address} could not be fetched ({why})",
         "check the connection and run it again: it goes on where it stopped",

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedmeta.core.errors import DataError
-from fedmeta.data.federation import Federation, Node, Task
-from fedmeta.data.partition import class_counts, deal, fit, node_names
+from fedmeta.core.randomness import DataPurpose, generator
+from fedmeta.data.federation import Federation, Node, Task, node_names
+from fedmeta.data.partition import class_counts, deal, fit
 from fedmeta.data.pool import Pool
 from fedmeta.data.roles import choose_targets
-from fedmeta.data.seeding import stream
 from fedmeta.data.settings import DataSettings
 
 Classes = npt.NDArray[np.int64]
@@ -30,8 +30,8 @@ def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         seed: same pool, settings and seed: same episodes.
     """
     ways, each = settings.classes_per_node, settings.shots + settings.queries
-    names, rng = node_names(settings.nodes), stream(seed, "samples")
-    is_target = choose_targets(names, settings, stream(seed, "roles"))
+    names, rng = node_names(settings.nodes), generator(seed, DataPurpose.SAMPLES)
+    is_target = choose_targets(names, settings, generator(seed, DataPurpose.ROLES))
     available = class_counts(pool)
     usable = rng.permutation(np.flatnonzero(available >= each))
     if len(usable) < ways:

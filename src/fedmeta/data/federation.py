@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fedmeta.core.errors import DataError
 
 Role = Literal["source", "target"]
+TaskKind = Literal["classification", "regression"]
 Positions = npt.NDArray[np.int64]
 
 
@@ -33,7 +34,7 @@ class Task:
         class_names: names of the classes, in the order of their numbers; empty for regression.
     """
 
-    kind: Literal["classification", "regression"]
+    kind: TaskKind
     outputs: int
     class_names: tuple[str, ...] = ()
 
@@ -144,6 +145,17 @@ class Federation:
             replace(node, role="target" if i in held else "source")
             for i, node in enumerate(sources)
         )
+
+
+def node_names(count: int) -> list[str]:
+    """Names of drawn nodes, all of one length so that they sort as they are numbered.
+
+    Example:
+        >>> node_names(2)
+        ['node-000', 'node-001']
+    """
+    width = max(3, len(str(count - 1)))
+    return [f"node-{number:0{width}}" for number in range(count)]
 
 
 def _check(federation: Federation) -> None:

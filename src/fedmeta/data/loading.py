@@ -10,24 +10,17 @@ import numpy as np
 import torch
 
 from fedmeta.core.errors import DataError, SettingError, nearest
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.episodes import draw_episodes
-from fedmeta.data.federation import Federation, Node
+from fedmeta.data.federation import Federation, Node, TaskKind
 from fedmeta.data.partition import Parts, partition
-from fedmeta.data.pool import Array, Pool, pool_from
+from fedmeta.data.pool import Array, Pool, as_array, pool_from
 from fedmeta.data.precise import with_precise
-from fedmeta.data.readers.cifar import read_cifar
-from fedmeta.data.readers.digits import read_digits
-from fedmeta.data.readers.fashion_mnist import read_fashion_mnist
 from fedmeta.data.readers.image_folder import read_image_folder
-from fedmeta.data.readers.npz import read_npz
-from fedmeta.data.readers.sinusoid import draw_sinusoids
-from fedmeta.data.readers.table import read_table
+from fedmeta.data.readers.registry import BUILT_IN, FILES
 from fedmeta.data.roles import choose_targets
-from fedmeta.data.seeding import stream
-from fedmeta.data.settings import BUILT_IN, DataSettings, TaskKind
+from fedmeta.data.settings import DataSettings
 from fedmeta.data.splitting import split
-
-_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 def load(settings: DataSettings, seed: int) -> Federation:
@@ -36,7 +29,7 @@ def load(settings: DataSettings, seed: int) -> Federation:
     Same files, settings and seed give the same federation (numpy may change its streams between
     versions, so record that too). Which samples a
     node holds, which nodes are targets, how a node splits its samples and what is in its precise
-    set are drawn from independent streams of the seed (see `fedmeta.data.seeding`).
+    set are drawn from independent streams of the seed (see `fedmeta.core.randomness`).
 
     Args:
         settings: which data, and how.
@@ -84,8 +77,8 @@ def federate(
         fields["node"] = "node"
     settings = DataSettings(name=name, **fields).resolved()
     assert settings.task is not None  # resolved
-    owners = None if node is None else _numpy(node)
-    pool = pool_from(_numpy(x), _numpy(y), task=settings.task, name=name, owners=owners)
+    owners = None if node is None else as_array(node)
+    pool = pool_from(as_array(x), as_array(y), task=settings.task, name=name, owners=owners)
     return deal_out(pool, settings, seed)
 
 
@@ -99,17 +92,10 @@ def read(settings: DataSettings, seed: int, features: Sequence[str] | None = Non
             have no columns and do not look at it.
     """
     settings = settings.resolved()
-    name = settings.name
+    if settings.name in BUILT_IN:
+        return BUILT_IN[settings.name].read(settings, seed)
     assert settings.task is not None  # resolved
-    if name == "digits":
-        return read_digits()
-    if name == "fashion-mnist":
-        return read_fashion_mnist(settings.folder)
-    if name == "cifar10" or name == "cifar100":
-        return read_cifar(name, settings.folder)
-    if name == "sinusoid":
-        return draw_sinusoids(settings.nodes, settings.samples, seed)
-    return read_own(name, settings.task, settings.label, settings.node, features)
+    return read_own(settings.name, settings.task, settings.label, settings.node, features)
 
 
 def read_own(
@@ -140,12 +126,13 @@ def read_own(
             f"there is no data set {name!r}",
             f"{nearest(name, BUILT_IN)}; or give the path of a file or folder",
         )
-    kind = path.suffix.lower()
-    if kind == ".npz":
-        return read_npz(path, task=task, label=label, node=node)
-    if kind in (".csv", ".parquet"):
-        return read_table(path, task=task, label=label, node=node, features=features)
-    raise DataError(f"{path} is of a kind that is not read", "give .npz, .csv or .parquet")
+    ending = path.suffix.lower()
+    if ending not in FILES:
+        *most, last = FILES
+        raise DataError(
+            f"{path} is of a kind that is not read", f"give {', '.join(most)} or {last}"
+        )
+    return FILES[ending](path, task, label, node, features)
 
 
 def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
@@ -154,9 +141,11 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
     if settings.partition == "episodes":
         return draw_episodes(pool, settings, seed)
     parts = _drop_small(partition(pool, settings, seed), settings.min_samples, pool.name)
-    targets = choose_targets(parts.names, settings, stream(seed, "roles"))
+    targets = choose_targets(parts.names, settings, generator(seed, DataPurpose.ROLES))
     strata = pool.labels if pool.class_names else np.zeros(len(pool.labels), np.int64)
-    sets = split(parts.positions, strata, settings.support_share, stream(seed, "split"))
+    sets = split(
+        parts.positions, strata, settings.support_share, generator(seed, DataPurpose.SPLIT)
+    )
     nodes = [
         Node(name, "target" if target else "source", *sets_of_node)
         for name, target, sets_of_node in zip(parts.names, targets, sets, strict=True)
@@ -188,12 +177,3 @@ def _drop_small(parts: Parts, least: int, name: str) -> Parts:
     return Parts(
         [parts.names[n] for n in kept], [parts.positions[n] for n in kept], (*parts.notes, note)
     )
-
-
-def _numpy(values: Array | torch.Tensor) -> Array:
-    if not isinstance(values, torch.Tensor):
-        return np.asarray(values)
-    values = values.detach().cpu()
-    if values.is_floating_point() and values.dtype not in _NUMPY_FLOATS:
-        values = values.float()
-    return values.numpy()

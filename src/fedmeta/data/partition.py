@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedmeta.core.errors import DataError, SettingError
-from fedmeta.data.federation import Positions
+from fedmeta.core.randomness import DataPurpose, generator
+from fedmeta.data.federation import Positions, node_names
 from fedmeta.data.pool import Array, Pool
-from fedmeta.data.seeding import stream
 from fedmeta.data.settings import DataSettings
 
 Counts = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ def partition(pool: Pool, settings: DataSettings, seed: int) -> Parts:
         settings: the kind of partition (all but "episodes") and its sizes.
         seed: same pool, settings and seed: same parts.
     """
-    settings, rng = settings.resolved(), stream(seed, "samples")
+    settings, rng = settings.resolved(), generator(seed, DataPurpose.SAMPLES)
     match settings.partition:
         case "random-classes":
             return random_classes(pool, settings, rng)
@@ -139,17 +139,6 @@ def by_column(pool: Pool) -> Parts:
     return Parts([str(value) for value in values], np.split(order, np.cumsum(sizes)[:-1]))
 
 
-def node_names(count: int) -> list[str]:
-    """Names of drawn nodes, all of one length so that they sort as they are numbered.
-
-    Example:
-        >>> node_names(2)
-        ['node-000', 'node-001']
-    """
-    width = max(3, len(str(count - 1)))
-    return [f"node-{number:0{width}}" for number in range(count)]
-
-
 def class_counts(pool: Pool) -> Counts:
     """How many samples the pool has of each class."""
     return np.bincount(pool.labels, minlength=len(pool.class_names)).astype(np.int64)
@@ -219,18 +208,18 @@ def deal(
     A node's positions come class by class, in the order of its row.
     """
     shuffled = rng.permutation(len(labels))
-    stock = shuffled[np.argsort(labels[shuffled], kind="stable")].astype(np.int64)
-    first = np.searchsorted(labels[stock], np.arange(labels.max() + 1))
-    wish, size = classes.ravel(), counts.ravel()
-    # Requests for one class take consecutive stretches of its stock, in the order of the nodes.
-    by_class = np.argsort(wish, kind="stable")
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")].astype(np.int64)
+    first = np.searchsorted(labels[by_label], np.arange(labels.max() + 1))
+    asked, size = classes.ravel(), counts.ravel()
+    # Requests for one class take consecutive stretches of its samples, in the order of the nodes.
+    by_class = np.argsort(asked, kind="stable")
     before = np.cumsum(size[by_class]) - size[by_class]
     start = np.empty_like(size)
-    opening = np.searchsorted(wish[by_class], wish[by_class])
-    start[by_class] = first[wish[by_class]] + before - before[opening]
+    first_of_class = np.searchsorted(asked[by_class], asked[by_class])
+    start[by_class] = first[asked[by_class]] + before - before[first_of_class]
     inside = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    dealt = stock[np.repeat(start, size) + inside]
-    return np.split(dealt, np.cumsum(counts.sum(axis=1))[:-1])
+    given = by_label[np.repeat(start, size) + inside]
+    return np.split(given, np.cumsum(counts.sum(axis=1))[:-1])
 
 
 def _sizes(between: tuple[int, int], nodes: int, rng: np.random.Generator) -> Counts:

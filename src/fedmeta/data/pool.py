@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedmeta.core.errors import DataError
-from fedmeta.data.federation import Task
-from fedmeta.data.settings import TaskKind
+from fedmeta.data.federation import Task, TaskKind
 
 Array = npt.NDArray[Any]
+
+
+_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 class Pool(NamedTuple):
@@ -59,6 +62,16 @@ class Pool(NamedTuple):
         kept = np.isin(self.labels, classes)
         owners = None if self.owners is None else self.owners[kept]
         return self._replace(inputs=self.inputs[kept], labels=self.labels[kept], owners=owners)
+
+
+def as_array(values: npt.ArrayLike | torch.Tensor) -> Array:
+    """Values as a numpy array; tensors of types that numpy lacks become float32."""
+    if not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    if values.is_floating_point() and values.dtype not in _NUMPY_FLOATS:
+        values = values.float()
+    return values.numpy()
 
 
 def pool_from(

@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.federation import Node, Positions
 from fedmeta.data.pool import Array
-from fedmeta.data.seeding import stream
 
 
 def with_precise(
@@ -46,15 +46,17 @@ def with_precise(
     for node in nodes:
         if node.role == "source":
             free[node.support] = free[node.query] = False
-    stock = [np.flatnonzero(free & (labels == number)) for number in range(int(labels.max()) + 1)]
+    available = [
+        np.flatnonzero(free & (labels == number)) for number in range(int(labels.max()) + 1)
+    ]
 
     def drawn(node: Node) -> Positions:
-        rng = stream(seed, "precise", node.name)
+        rng = generator(seed, DataPurpose.PRECISE, node.name)
         mine = np.unique(labels[np.concatenate([node.support, node.query])])
-        left = [np.setdiff1d(stock[number], node.support) for number in mine]
-        takes = equal_parts(np.array([len(each) for each in left]), most)
+        left = [np.setdiff1d(available[number], node.support) for number in mine]
+        counts = equal_parts(np.array([len(each) for each in left]), most)
         return np.concatenate(
-            [rng.permutation(each)[:take] for each, take in zip(left, takes, strict=True)]
+            [rng.permutation(each)[:count] for each, count in zip(left, counts, strict=True)]
         )
 
     result = [
@@ -77,13 +79,13 @@ def equal_parts(available: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.
         >>> equal_parts(np.array([3, 100, 50]), 20).tolist()
         [3, 9, 8]
     """
-    takes = np.zeros_like(available)
+    counts = np.zeros_like(available)
     left = min(total, int(available.sum()))
     while left > 0:
-        open_ = np.flatnonzero(takes < available)
-        share = max(1, left // len(open_))
-        some = open_[:left]  # where less than one each is left, the first ones get it
-        more = np.minimum(share, available[some] - takes[some])
-        takes[some] += more
+        unfilled = np.flatnonzero(counts < available)
+        share = max(1, left // len(unfilled))
+        some = unfilled[:left]  # where less than one each is left, the first ones get it
+        more = np.minimum(share, available[some] - counts[some])
+        counts[some] += more
         left -= int(more.sum())
-    return takes
+    return counts

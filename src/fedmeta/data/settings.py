@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Literal, get_args
 
-from fedmeta.core.errors import SettingError, nearest
+from fedmeta.core.errors import SettingError, require, require_choice, require_whole
+from fedmeta.data.federation import TaskKind
+from fedmeta.data.readers.registry import BUILT_IN
 
 Partition = Literal["random-classes", "fixed-pairs", "dirichlet", "column", "episodes"]
-TaskKind = Literal["classification", "regression"]
 ScalingKind = Literal["per-feature", "per-channel", "none"]
 ScalingBasis = Literal["sources", "pool"]
 
 BY_CLASS: tuple[Partition, ...] = ("random-classes", "fixed-pairs")
-BUILT_IN = ("digits", "fashion-mnist", "cifar10", "cifar100", "sinusoid")
 
 
 @dataclass(frozen=True)
@@ -89,35 +89,40 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         for field in ("name", "folder", "label", "node"):
-            _text(field, getattr(self, field), optional=field != "name")
-        for field in ("partition", "task"):
-            if getattr(self, field) is not None:
-                _one_of(field, getattr(self, field), get_args(_CHOICES[field]))
-        for field in ("scaling", "scaling_from"):
-            _one_of(field, getattr(self, field), get_args(_CHOICES[field]))
+            value = getattr(self, field)
+            fits = (isinstance(value, str) and value != "") or self._left_open(field)
+            require(fits, field, value, "a text that is not empty")
+        for field, kind in _CHOICES.items():
+            if not self._left_open(field):
+                require_choice(field, getattr(self, field), get_args(kind))
         for field in ("nodes", "classes_per_node", "shots", "queries"):
-            _whole(field, getattr(self, field), least=1)
-        _whole("min_samples", self.min_samples, least=2)
-        _whole("precise", self.precise, least=0)
+            require_whole(field, getattr(self, field), 1)
+        require_whole("min_samples", self.min_samples, 2)
+        require_whole("precise", self.precise, 0)
         object.__setattr__(self, "samples", _pair("samples", self.samples, least=2))
         if self.samples_per_class is not None:
             pair = _pair("samples_per_class", self.samples_per_class, least=1)
             object.__setattr__(self, "samples_per_class", pair)
-        _number("concentration", self.concentration, "greater than 0", lambda v: v > 0)
-        _number("support_share", self.support_share, "between 0 and 1", lambda v: 0 < v < 1)
-        _number("target_share", self.target_share, "from 0 to below 1", lambda v: 0 <= v < 1)
-        _number("scaling_floor", self.scaling_floor, "from 0 to 1", lambda v: 0 <= v <= 1)
-        object.__setattr__(self, "targets", _names("targets", self.targets))
+        for field, (holds, wanted) in _NUMBERS.items():
+            value = getattr(self, field)
+            require(_is_number(value) and holds(value), field, value, wanted)
+        named = isinstance(self.targets, list | tuple)
+        named = named and all(isinstance(name, str) for name in self.targets)
+        require(named, "targets", self.targets, 'a list of node names such as ["node-7"]')
+        object.__setattr__(self, "targets", tuple(self.targets))
         _check_together(self.resolved())
+
+    def _left_open(self, field: str) -> bool:
+        return getattr(self, field) is None and field in _OPTIONAL
 
     def resolved(self) -> DataSettings:
         """The same settings with `partition` and `task` filled in where they were left open."""
-        partition, task = self.partition, self.task
+        partition, task, known = self.partition, self.task, BUILT_IN.get(self.name)
         if partition is None:
-            own_nodes = self.node is not None or self.name == "sinusoid"
+            own_nodes = self.node is not None or (known is not None and known.has_nodes)
             partition = "column" if own_nodes else "random-classes"
         if task is None:
-            task = "regression" if self.name == "sinusoid" else "classification"
+            task = "classification" if known is None else known.task
         if (partition, task) == (self.partition, self.task):
             return self  # replace() would check, and so resolve, again without end
         return replace(self, partition=partition, task=task)
@@ -129,6 +134,13 @@ _CHOICES: dict[str, Any] = {
     "scaling": ScalingKind,
     "scaling_from": ScalingBasis,
 }
+_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "concentration": (lambda value: value > 0, "a number greater than 0"),
+    "support_share": (lambda value: 0 < value < 1, "a number between 0 and 1"),
+    "target_share": (lambda value: 0 <= value < 1, "a number from 0 to below 1"),
+    "scaling_floor": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
+}
+_OPTIONAL = ("folder", "partition", "task", "label", "node")
 
 
 def _check_together(settings: DataSettings) -> None:
@@ -142,12 +154,12 @@ def _check_together(settings: DataSettings) -> None:
                     "columns to choose from",
                     f"leave {field} out, or give the path of a file as name",
                 )
-        task = "regression" if name == "sinusoid" else "classification"
+        task = BUILT_IN[name].task
         if settings.task != task:
             raise SettingError(f"task is {settings.task!r}", f"{name!r} is a {task} task")
-        if name == "sinusoid" and partition != "column":
+        if BUILT_IN[name].has_nodes and partition != "column":
             raise SettingError(
-                f"partition is {partition!r}", "'sinusoid' comes with its nodes: leave it out"
+                f"partition is {partition!r}", f"{name!r} comes with its nodes: leave it out"
             )
     elif partition == "column" and settings.node is None:
         raise SettingError(
@@ -204,44 +216,17 @@ def _without_precise(settings: DataSettings) -> str | None:
     return None
 
 
-def _text(field: str, value: object, *, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if not isinstance(value, str) or not value:
-        raise SettingError(f"{field} is {value!r}", "give a text that is not empty")
-
-
-def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise SettingError(f"{field} is {value!r}", nearest(str(value), known))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _whole(field: str, value: Any, *, least: int) -> None:
-    if not _is_whole(value) or value < least:
-        raise SettingError(f"{field} is {value!r}", f"give a whole number of at least {least}")
-
-
-def _number(field: str, value: Any, valid: str, holds: Callable[[float], bool]) -> None:
-    is_number = _is_whole(value) or isinstance(value, float)
-    if not is_number or not math.isfinite(value) or not holds(value):
-        raise SettingError(f"{field} is {value!r}", f"give a number {valid}")
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def _pair(field: str, value: Any, *, least: int) -> tuple[int, int]:
-    valid = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_whole, value))
-    if not valid or not least <= value[0] <= value[1]:
-        raise SettingError(
-            f"{field} is {value!r}",
-            f"give two whole numbers, smallest and largest, the smallest at least {least}",
-        )
+    valid = isinstance(value, list | tuple) and len(value) == 2
+    valid = valid and all(isinstance(each, int) and not isinstance(each, bool) for each in value)
+    require(
+        valid and least <= value[0] <= value[1],
+        field,
+        value,
+        f"two whole numbers, smallest and largest, the smallest at least {least}",
+    )
     return value[0], value[1]
-
-
-def _names(field: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise SettingError(f"{field} is {value!r}", 'give a list of node names such as ["node-7"]')
-    return tuple(value)

@@ -41,10 +41,10 @@ def split(
     )
     start = np.flatnonzero(new)
     length = np.diff(start, append=len(positions))
-    takes = _support_counts(length, node[start], sizes, share, rng)
+    counts = _support_counts(length, node[start], sizes, share, rng)
 
     rank = np.arange(len(positions)) - np.repeat(start, length)
-    chosen = rank < np.repeat(takes, length)
+    chosen = rank < np.repeat(counts, length)
     ends = np.cumsum(np.bincount(node[chosen], minlength=len(owned)))
     support = np.split(positions[chosen], ends[:-1])
     query = np.split(positions[~chosen], (np.cumsum(sizes) - ends)[:-1])
@@ -59,16 +59,16 @@ def _support_counts(
     # come in random order so that no class number is favoured by it.
     order = np.lexsort((rng.random(len(length)), owner))
     until = np.cumsum(length[order]) - (np.cumsum(sizes) - sizes)[owner[order]]
-    takes = np.empty_like(length)
-    takes[order] = _rounded(share * until) - _rounded(share * (until - length[order]))
+    counts = np.empty_like(length)
+    counts[order] = _rounded(share * until) - _rounded(share * (until - length[order]))
     several = length >= 2
-    takes = np.clip(takes, several, length - several)
+    counts = np.clip(counts, several, length - several)
     # Only a node whose samples are all of different classes can still have an empty set.
-    total = np.bincount(owner, takes)
+    total = np.bincount(owner, counts)
     last = order[np.cumsum(np.bincount(owner)) - 1]
-    takes[last] += total == 0
-    takes[last] -= total == sizes
-    return takes
+    counts[last] += total == 0
+    counts[last] -= total == sizes
+    return counts
 
 
 def _rounded(values: Array) -> Array:

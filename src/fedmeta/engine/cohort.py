@@ -13,11 +13,10 @@ from fedmeta.algorithms.algorithm import Algorithm
 from fedmeta.config.execution import Execution
 from fedmeta.core import randomness
 from fedmeta.core.objective import Facts
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.tree import map_leaves
 from fedmeta.data.federation import Federation, Node
 from fedmeta.data.scaling import Scaling
-
-_NODES = 21  # the purpose of the nodes' random draws
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Standing(NamedTuple):
 def node_keys(nodes: Sequence[Node], seed: int) -> Tensor:
     """A random key per node that depends on the seed and the node's name alone."""
     names = torch.tensor([randomness.name_key(node.name) for node in nodes], dtype=torch.int64)
-    return randomness.fold(randomness.fold(randomness.key(seed), _NODES), names)
+    return randomness.fold(randomness.fold(randomness.key(seed), Purpose.NODES), names)
 
 
 def weighed(

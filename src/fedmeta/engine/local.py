@@ -26,6 +26,7 @@ from fedmeta.config.execution import Execution
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import Facts
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, cloned, map_leaves
@@ -45,8 +46,6 @@ from fedmeta.engine.stacked_priors import Tensors, prior_tensors, with_prior_ten
 from fedmeta.engine.states import as_kernels_like
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
-
-_PARTICIPATION = 22  # the purpose of the draw of who is counted
 
 _log = logging.getLogger("fedmeta")
 
@@ -92,7 +91,7 @@ class LocalEngine:
         joined = self._axis.join(priors * len(cohorts) if len(priors) == 1 else priors)
         lead = self._axis.nodes
         self._prior: Tensors = map_leaves(lambda leaf: as_kernels_like(leaf, lead), joined)
-        self._draws = randomness.fold(randomness.key(cohorts[0].seed), _PARTICIPATION)
+        self._draws = randomness.fold(randomness.key(cohorts[0].seed), Purpose.PARTICIPATION)
         half = NodesHalf(own[0], layout.objective, uplink)
         self._nodes_half = self._axis.lift(half.of_chunk, (0, 0, 0, 0, None))
         self._platform_half = self._axis.lift(self._step_of_platform)

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedmeta.algorithms.algorithm import Contribution, Fleet, NodeState, PlatformState
 from fedmeta.core import randomness
 from fedmeta.core.errors import FedmetaError
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.engine.cohort import weighed
 from fedmeta.engine.round import RoundResult, platform_half
@@ -30,7 +31,6 @@ from fedmeta.training.job import Job
 from fedmeta.uplink.guard import Reply, Verdict, judge
 from fedmeta.uplink.masking import FEWEST
 
-_ASKED = 23  # the purpose of the draw of who is asked
 _ATTEMPTS = 3  # rounds below quorum in a row that stop the run
 
 
@@ -77,7 +77,7 @@ class FleetEngine:
         self._status = {
             m.name: before.get(m.name, EdgeStatus(m.name, len(m.nodes))) for m in roster.members
         }
-        self._draws = randomness.fold(randomness.key(job.training.seed), _ASKED)
+        self._draws = randomness.fold(randomness.key(job.training.seed), Purpose.EDGES)
         # Noise that protects nodes must not be known from the seed, nor drawn twice.
         self._secret = torch.tensor(secrets.randbits(63), dtype=torch.int64)
         self._fresh = True  # nothing was asked since the platform was started

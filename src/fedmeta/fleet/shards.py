@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from fedmeta.core.errors import DataError, RunFolderError
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.core.storage import read_tensors, write_tensors
 from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.loading import read_own
-from fedmeta.data.seeding import stream
 from fedmeta.data.settings import DataSettings
 from fedmeta.data.splitting import split
 
@@ -126,7 +126,7 @@ def read_shard(
         if len(positions) < settings.min_samples:
             small += 1
             continue
-        rng = stream(seed, "split", name)
+        rng = generator(seed, DataPurpose.SPLIT, name)
         ((support, query),) = split([positions], strata, settings.support_share, rng)
         nodes.append(Node(name, "target" if role == "target" else "source", support, query))
     if not nodes:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedmeta.core.errors import SettingError, nearest
-from fedmeta.core.user_code import load_object, names_code
+from fedmeta.core.user_code import explained, load_object, names_code
 from fedmeta.data.federation import Task
 from fedmeta.models.functional import FunctionalModel
 
@@ -30,15 +30,12 @@ def check_loss(loss: Loss, model: FunctionalModel, inputs: Tensor, labels: Tenso
     """Try a loss on a few samples: does it run, and give one number for each?"""
     with torch.no_grad():
         outputs = model(model.theta, inputs, None)
-    try:
-        losses = loss(outputs, labels.to(outputs.device))
-        shape = tuple(losses.shape)
-    except Exception as error:  # whatever the user's own code raises
-        raise SettingError(
-            f"the loss fails on outputs of shape {tuple(outputs.shape)} and labels of shape "
-            f"{tuple(labels.shape)} ({type(error).__name__}: {error})",
-            "give a function (outputs, labels) → losses that fits the task",
-        ) from error
+    with explained(
+        f"the loss fails on outputs of shape {tuple(outputs.shape)} and labels of shape "
+        f"{tuple(labels.shape)}",
+        "give a function (outputs, labels) → losses that fits the task",
+    ):
+        shape = tuple(loss(outputs, labels.to(outputs.device)).shape)
     if shape != (len(inputs),):
         raise SettingError(
             f"the loss returns shape {shape} for {len(inputs)} samples",

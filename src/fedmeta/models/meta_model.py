@@ -27,7 +27,7 @@ from fedmeta.core.storage import read_tensors, write_tensors
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import names_code
 from fedmeta.data.federation import Task
-from fedmeta.data.pool import normalised_inputs
+from fedmeta.data.pool import as_array, normalised_inputs
 from fedmeta.data.scaling import Scaling
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.losses import Loss, named_loss
@@ -184,7 +184,7 @@ class MetaModel:
 
     def scaled(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
         """Raw samples as the network wants them, checked."""
-        raw = _numpy(inputs)
+        raw = as_array(inputs)
         if raw.dtype == np.uint8 and raw.ndim in (3, 4) and raw.shape[1:] != self.input_shape:
             raw = normalised_inputs(raw)  # images as people have them, channels last or none
         if raw.ndim == 0 or raw.shape[1:] != self.input_shape:
@@ -200,7 +200,7 @@ class MetaModel:
         return self.scaling.apply(raw, first.dtype).to(first.device)
 
     def _labels(self, labels: npt.ArrayLike | Tensor | Sequence[str]) -> Tensor:
-        raw = _numpy(labels)
+        raw = as_array(labels)
         first = next(iter(self.theta.values()))
         if self.task.kind == "regression":
             return self._values(raw).to(first)
@@ -235,13 +235,6 @@ class MetaModel:
 
 
 _OWN_FACTS = frozenset({"format", "task", "adaptation", "input_shape"})
-
-
-def _numpy(values: npt.ArrayLike | Tensor | Sequence[str]) -> npt.NDArray[Any]:
-    if not isinstance(values, Tensor):
-        return np.asarray(values)
-    plain = values.detach().cpu()
-    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
 
 
 def load_theta(path: Path | str) -> Tree:

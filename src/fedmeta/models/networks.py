@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedmeta.core.errors import ModelError, SettingError, nearest, require, require_choice
-from fedmeta.core.user_code import load_object, names_code
+from fedmeta.core.user_code import explained, load_object, names_code
 
 Activation = Literal["elu", "leaky-relu", "relu", "tanh"]
 Initialisation = Literal["pytorch", "truncated-normal"]
@@ -144,14 +144,12 @@ def _own(name: str, shape: Sequence[int], outputs: int) -> object:
     make = load_object(name, "model")
     if not callable(make):
         raise ModelError(f"{name} is a {type(make).__name__}", "name a function that makes a model")
-    try:
+    with explained(
+        f"{name} failed for shape {tuple(shape)} and {outputs} outputs",
+        "mend that function: it takes (input shape, number of outputs)",
+        ModelError,
+    ):
         return make(tuple(shape), outputs)
-    except Exception as error:  # whatever the user's own code raises
-        raise ModelError(
-            f"{name} failed for shape {tuple(shape)} and {outputs} outputs "
-            f"({type(error).__name__}: {error})",
-            "mend that function: it takes (input shape, number of outputs)",
-        ) from error
 
 
 def paper_channels(shape: Sequence[int], outputs: int) -> tuple[int, ...]:

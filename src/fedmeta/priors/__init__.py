@@ -12,18 +12,20 @@ F(θ) = Σ w_i L_i(φ_i(θ), D^q_i) + λ D(θ, θ_p),   D a Bregman divergence, 
 
 All but `OutputKL` take a θ_p that has only some of the model's tensors, a backbone for instance:
 the others are then free. `registry` knows them by name, `settings` reads the table [prior], and
-`importance` estimates how much each parameter mattered.
+`importance` estimates how much each parameter mattered, and keeps that in files.
 """
 
 from fedmeta.priors.bregman import Bregman, ConvexityWarning
-from fedmeta.priors.importance import federated_fisher, read_importance, write_importance
-from fedmeta.priors.node_importance import (
-    Path,
+from fedmeta.priors.importance import (
+    TrainingPath,
+    federated_fisher,
     fisher,
     fisher_contribution,
     path_importance,
     path_start,
     path_step,
+    read_importance,
+    write_importance,
 )
 from fedmeta.priors.outputs import OutputKL
 from fedmeta.priors.positive import GeneralisedKL, ItakuraSaito, PositiveParameters
@@ -39,13 +41,13 @@ __all__ = [
     "GeneralisedKL",
     "ItakuraSaito",
     "OutputKL",
-    "Path",
     "PositiveParameters",
     "PriorSettings",
     "Proximal",
     "Regularizer",
     "SquaredEuclidean",
     "SquaredMahalanobis",
+    "TrainingPath",
     "described",
     "federated_fisher",
     "fisher",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,15 +13,7 @@ from torch import Tensor
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.core.tree import Tree
-from fedmeta.priors.regularizer import (
-    fit,
-    pair,
-    require_finite,
-    require_strength,
-    slope,
-    tried,
-    whole,
-)
+from fedmeta.priors.regularizer import Divergence, call_own, gradient_of, pair, whole_gradient
 
 _RADII = (0.01, 0.1, 1.0, 10.0)  # of the random points, in units of a tensor's own size
 _DRAWS = 4  # random points for each of them
@@ -31,7 +24,7 @@ class ConvexityWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class Bregman:
+class Bregman(Divergence):
     """λ[h(θ) − h(θ_p) − ⟨∇h(θ_p), θ − θ_p⟩], the Bregman divergence of a convex h.
 
     Gradient λ(∇h(θ) − ∇h(θ_p)). Before a run h is probed between θ_p and random points: where it
@@ -52,12 +45,7 @@ class Bregman:
     Bregman, The relaxation method of finding the common point of convex sets, 1967.
     """
 
-    strength: float
-    prior: Tree
     h: Callable[[Tree], Tensor]
-
-    def __post_init__(self) -> None:
-        require_strength(self.strength)
 
     def value(self, theta: Tree) -> Tensor:
         """λ[h(θ) − h(θ_p) − ⟨∇h(θ_p), θ − θ_p⟩]."""
@@ -68,20 +56,19 @@ class Bregman:
 
     def gradient(self, theta: Tree) -> Tree:
         """λ(∇h(θ) − ∇h(θ_p))."""
-        here, base = (slope(self.h, point) for point in pair(theta, self.prior))
+        here, base = (gradient_of(self.h, point) for point in pair(theta, self.prior))
         pull = tree.scale(self.strength, tree.subtract(here, base))
-        return whole(pull, tree.zeros_like(theta))
+        return whole_gradient(pull, theta)
 
-    def checked(self, theta: Tree) -> Bregman:
+    def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if h is no finite number at θ_p; warns where h is not convex."""
-        fitted = self.fitted(theta)
-        require_finite(fitted.prior)
-        at_prior = tried("h", self.h, fitted.prior)
+        fitted = super().checked(theta)
+        at_prior = call_own("h", self.h, fitted.prior)
         if at_prior.ndim > 0:
             raise SettingError(
                 f"h returns shape {tuple(at_prior.shape)}", "return one number, a 0-dim tensor"
             )
-        if not bool(at_prior.isfinite()) or not tree.is_finite(slope(self.h, fitted.prior)):
+        if not bool(at_prior.isfinite()) or not tree.is_finite(gradient_of(self.h, fitted.prior)):
             raise ModelError(
                 "h or its gradient is not finite at the prior model",
                 "use an h whose domain has the prior model inside",
@@ -137,10 +124,6 @@ class Bregman:
             size = torch.where(size > 0, size, torch.ones_like(size))
             point[name] = leaf + radius * size * draw.reshape(leaf.shape).to(leaf)
         return point
-
-    def fitted(self, theta: Tree) -> Bregman:
-        """The same on θ's device and in its dtype; refuses a prior of another model by tensor."""
-        return replace(self, prior=fit(self.prior, theta))
 
 
 def _inner(gradient: Tree, theta: Tree, prior: Tree) -> Tensor:

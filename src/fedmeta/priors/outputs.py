@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from fedmeta.core.errors import DataError, ModelError, SettingError, require_positive
 from fedmeta.core.tree import Tree
-from fedmeta.priors.regularizer import (
-    fit,
-    require_finite,
-    require_shapes,
-    require_strength,
-    seen,
-    slope,
-    tried,
-)
+from fedmeta.priors.regularizer import Divergence, call_own, gradient_of, require_shapes, unwrapped
 
 
 @dataclass(frozen=True, eq=False)
-class OutputKL:
+class OutputKL(Divergence):
     """λ · mean over inputs of KL(p_{θ_p} ‖ p_θ), p_θ = softmax(logits(θ)/T).
 
     The gradient is computed by autograd. It shrinks as 1/T² for large T: give λ·T² to keep the
@@ -50,14 +43,12 @@ class OutputKL:
     without forgetting, ECCV 2016.
     """
 
-    strength: float
-    prior: Tree
     predict: Callable[[Tree, Tensor], Tensor]
     inputs: Tensor
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        require_strength(self.strength)
+        super().__post_init__()
         require_positive("temperature", self.temperature)
         if self.inputs.ndim == 0 or len(self.inputs) == 0:
             raise DataError("there are no inputs to compare outputs on", "give at least one")
@@ -72,31 +63,30 @@ class OutputKL:
 
     def gradient(self, theta: Tree) -> Tree:
         """λ ∇_θ mean KL(p_{θ_p} ‖ p_θ)."""
-        return slope(self.value, theta)
+        return gradient_of(self.value, theta)
 
-    def checked(self, theta: Tree) -> OutputKL:
+    def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if the logits of θ_p or of θ are none."""
-        fitted = self.fitted(theta)
-        require_finite(fitted.prior)
+        fitted = super().checked(theta)
         for point, where in ((fitted.prior, "prior"), (theta, "initial")):
-            logits = tried(f"predict of the {where} model", self.predict, point, fitted.inputs)
+            logits = call_own(f"predict of the {where} model", self.predict, point, fitted.inputs)
             if logits.ndim != 2 or len(logits) != len(fitted.inputs) or logits.shape[1] < 2:
                 raise SettingError(
                     f"predict returns shape {tuple(logits.shape)} for {len(fitted.inputs)} inputs",
                     "return logits of at least two classes, one row per input",
                 )
-            if not bool(seen(logits).isfinite().all()):
+            if not bool(unwrapped(logits).isfinite().all()):
                 raise ModelError(
                     f"the {where} model predicts NaN or infinite logits",
                     "look at the inputs and at their scaling",
                 )
         return fitted
 
-    def fitted(self, theta: Tree) -> OutputKL:
+    def fitted(self, theta: Tree) -> Self:
         """The same on θ's device and in its dtype; refuses a prior that lacks a tensor."""
-        prior = fit(self.prior, theta)
+        fitted = super().fitted(theta)
         remedy = "use a prior of the whole model: predictions need every tensor"
-        require_shapes("the prior model", prior, theta, remedy)
+        require_shapes("the prior model", fitted.prior, theta, remedy)
         leaf = next(iter(theta.values()))
         dtype = leaf.dtype if self.inputs.is_floating_point() else self.inputs.dtype
-        return replace(self, prior=prior, inputs=self.inputs.to(device=leaf.device, dtype=dtype))
+        return replace(fitted, inputs=self.inputs.to(device=leaf.device, dtype=dtype))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
@@ -13,15 +13,7 @@ from torch.nn.functional import softplus
 
 from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.core.tree import Tree
-from fedmeta.priors.regularizer import (
-    fit,
-    pair,
-    require_finite,
-    require_strength,
-    seen,
-    slope,
-    tried,
-)
+from fedmeta.priors.regularizer import Divergence, call_own, gradient_of, pair, unwrapped
 
 
 @dataclass(frozen=True)
@@ -44,19 +36,14 @@ class PositiveParameters:
 
 
 @dataclass(frozen=True, eq=False)
-class _OnPositiveNumbers(ABC):
+class _OnPositiveNumbers(Divergence, ABC):
     """λ Σ d(x, p) over the entries of x = f(θ) and p = f(θ_p).
 
     The gradient goes through f by autograd. If f(θ) leaves the positive numbers on the way, value
     and gradient are NaN there, which ends the run as one that diverged.
     """
 
-    strength: float
-    prior: Tree
     positive: Callable[[Tree], Tensor] = PositiveParameters()
-
-    def __post_init__(self) -> None:
-        require_strength(self.strength)
 
     @staticmethod
     @abstractmethod
@@ -72,21 +59,20 @@ class _OnPositiveNumbers(ABC):
 
     def gradient(self, theta: Tree) -> Tree:
         """λ ∇_θ Σ d(f(θ), f(θ_p))."""
-        return slope(self.value, theta)
+        return gradient_of(self.value, theta)
 
     def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if f is not positive at θ_p and at θ, or of different shapes."""
-        fitted = self.fitted(theta)
-        require_finite(fitted.prior)
+        fitted = super().checked(theta)
         what = "the positive function of the model"
-        x, p = (tried(what, self.positive, point) for point in pair(theta, fitted.prior))
+        x, p = (call_own(what, self.positive, point) for point in pair(theta, fitted.prior))
         if x.shape != p.shape:
             raise SettingError(
                 f"{what} has shape {tuple(x.shape)} for this model and {tuple(p.shape)} for the "
                 "prior one",
                 "return as many numbers for any parameters",
             )
-        for numbers, where in ((seen(p), "the prior"), (seen(x), "the initial")):
+        for numbers, where in ((unwrapped(p), "the prior"), (unwrapped(x), "the initial")):
             if not bool((numbers.isfinite() & (numbers > 0)).all()):
                 raise ModelError(
                     f"{what} is not positive and finite at {where} model (least entry "
@@ -94,10 +80,6 @@ class _OnPositiveNumbers(ABC):
                     "map its values to numbers above 0, by softplus, exp or softmax",
                 )
         return fitted
-
-    def fitted(self, theta: Tree) -> Self:
-        """The same on θ's device and in its dtype; refuses a prior of another model by tensor."""
-        return replace(self, prior=fit(self.prior, theta))
 
 
 @dataclass(frozen=True, eq=False)

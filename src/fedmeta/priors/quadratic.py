@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,18 +12,17 @@ from fedmeta.core import tree
 from fedmeta.core.errors import ModelError
 from fedmeta.core.tree import Tree
 from fedmeta.priors.regularizer import (
-    fit,
-    like,
+    Divergence,
+    as_in,
     part,
-    require_finite,
     require_shapes,
-    require_strength,
     whole,
+    whole_gradient,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class SquaredEuclidean:
+class SquaredEuclidean(Divergence):
     """λ‖θ − θ_p‖², the Bregman divergence of h = ‖·‖².
 
     Gradient 2λ(θ − θ_p); proximal step
@@ -41,12 +41,6 @@ class SquaredEuclidean:
     Yue et al., MobiHoc 2021, section 3.
     """
 
-    strength: float
-    prior: Tree
-
-    def __post_init__(self) -> None:
-        require_strength(self.strength)
-
     def value(self, theta: Tree) -> Tensor:
         """λ‖θ − θ_p‖²."""
         return self.strength * tree.squared_norm(tree.subtract(part(theta, self.prior), self.prior))
@@ -55,7 +49,7 @@ class SquaredEuclidean:
         """2λ(θ − θ_p)."""
         some = part(theta, self.prior)
         pull = tree.combine(2 * self.strength, some, -2 * self.strength, self.prior)
-        return _completed(pull, theta)
+        return whole_gradient(pull, theta)
 
     def proximal(self, centre: Tree, stiffness: Tensor) -> Tree:
         """argmin_θ (s/2)‖θ − c‖² + λ‖θ − θ_p‖² for stiffness s and centre c."""
@@ -64,19 +58,9 @@ class SquaredEuclidean:
         held = tree.combine(stiffness / total, some, 2 * self.strength / total, self.prior)
         return whole(held, centre)
 
-    def checked(self, theta: Tree) -> SquaredEuclidean:
-        """Fitted, and refused if it is not finite: a look at values, once before a run."""
-        fitted = self.fitted(theta)
-        require_finite(fitted.prior)
-        return fitted
-
-    def fitted(self, theta: Tree) -> SquaredEuclidean:
-        """The same on θ's device and in its dtype; refuses a prior of another model by tensor."""
-        return SquaredEuclidean(self.strength, fit(self.prior, theta))
-
 
 @dataclass(frozen=True, eq=False)
-class SquaredMahalanobis:
+class SquaredMahalanobis(Divergence):
     """λ(θ − θ_p)ᵀA(θ − θ_p) with a diagonal A ≥ 0, the Bregman divergence of h = θᵀAθ.
 
     Gradient 2λA(θ − θ_p); proximal step, entry by entry,
@@ -97,12 +81,7 @@ class SquaredMahalanobis:
     Kirkpatrick et al., Overcoming catastrophic forgetting in neural networks, PNAS 2017.
     """
 
-    strength: float
-    prior: Tree
     importance: Tree
-
-    def __post_init__(self) -> None:
-        require_strength(self.strength)
 
     def value(self, theta: Tree) -> Tensor:
         """λ Σ A(θ − θ_p)²."""
@@ -114,7 +93,7 @@ class SquaredMahalanobis:
         """2λA(θ − θ_p)."""
         gap = tree.subtract(part(theta, self.prior), self.prior)
         pull = {n: 2 * self.strength * self.importance[n] * leaf for n, leaf in gap.items()}
-        return _completed(pull, theta)
+        return whole_gradient(pull, theta)
 
     def proximal(self, centre: Tree, stiffness: Tensor) -> Tree:
         """argmin_θ (s/2)‖θ − c‖² + λ Σ A(θ − θ_p)² for stiffness s and centre c."""
@@ -124,10 +103,9 @@ class SquaredMahalanobis:
             held[name] = (stiffness * leaf + force * self.prior[name]) / (stiffness + force)
         return whole(held, centre)
 
-    def checked(self, theta: Tree) -> SquaredMahalanobis:
+    def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if it is not finite or an importance is below 0."""
-        fitted = self.fitted(theta)
-        require_finite(fitted.prior)
+        fitted = super().checked(theta)
         for name, leaf in fitted.importance.items():
             if not bool((leaf.isfinite() & (leaf >= 0)).all()):
                 raise ModelError(
@@ -136,19 +114,14 @@ class SquaredMahalanobis:
                 )
         return fitted
 
-    def fitted(self, theta: Tree) -> SquaredMahalanobis:
+    def fitted(self, theta: Tree) -> Self:
         """The same on θ's device and in its dtype; refuses an importance of another model."""
-        prior = fit(self.prior, theta)
+        fitted = super().fitted(theta)
         remedy = "estimate the importance on the model that the prior is of"
         for name in self.importance:
             if name not in theta and name not in self.prior:
                 raise ModelError(
                     f"the importance has a tensor {name!r}, which this model does not", remedy
                 )
-        require_shapes("the importance", self.importance, prior, remedy)
-        return replace(self, prior=prior, importance=like(self.importance, prior))
-
-
-def _completed(pull: Tree, theta: Tree) -> Tree:
-    """A gradient with all names of θ; zeros are made only where they are needed."""
-    return {n: pull[n] if n in pull else torch.zeros_like(leaf) for n, leaf in theta.items()}
+        require_shapes("the importance", self.importance, fitted.prior, remedy)
+        return replace(fitted, importance=as_in(self.importance, fitted.prior))

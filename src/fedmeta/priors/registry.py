@@ -20,6 +20,8 @@ from fedmeta.priors.regularizer import Regularizer
 KINDS = ("euclidean", "fisher", "path", "outputs", "generalised-kl", "itakura-saito")
 WEIGHTED = ("fisher", "path")
 """Kinds that need an importance."""
+ON_OUTPUTS = ("outputs", "generalised-kl", "itakura-saito")
+"""Kinds that can compare what models predict."""
 
 Predict = Callable[[Tree, Tensor], Tensor]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedmeta.core import tree
 from fedmeta.core.errors import ModelError, SettingError, require
 from fedmeta.core.tree import Tree
+from fedmeta.core.user_code import explained
 
 _SAME = "use a prior of the same model"
 
@@ -76,10 +78,34 @@ def with_proximal(prior: Regularizer) -> Proximal:
     return prior
 
 
-def require_strength(strength: float) -> None:
-    """Refuse a λ that is not a finite number of at least 0."""
-    finite = 0 <= strength < float("inf")
-    require(finite, "the prior's strength λ", strength, "a number of at least 0")
+@dataclass(frozen=True, eq=False)
+class Divergence:
+    """What the regularisers of this package have in common: λ ≥ 0 and θ_p.
+
+    Args:
+        strength: λ ≥ 0.
+        prior: θ_p, a tree with the names and shapes of θ, or of some of its tensors.
+    """
+
+    strength: float
+    prior: Tree
+
+    def __post_init__(self) -> None:
+        finite = 0 <= self.strength < float("inf")
+        require(finite, "the prior's strength λ", self.strength, "a number of at least 0")
+
+    def fitted(self, theta: Tree) -> Self:
+        """The same on θ's device and in its dtype; refuses a prior of another model by tensor."""
+        common = part(theta, self.prior)
+        require_shapes("the prior model", self.prior, common, _SAME)
+        return replace(self, prior=as_in(self.prior, common))
+
+    def checked(self, theta: Tree) -> Self:
+        """Fitted, and refused if it is not finite: a look at values, once before a run."""
+        fitted = self.fitted(theta)
+        if not tree.is_finite(fitted.prior):
+            raise ModelError("the prior model has NaN or infinite entries", "use another prior")
+        return fitted
 
 
 def part(theta: Tree, prior: Tree) -> Tree:
@@ -109,14 +135,12 @@ def whole(some: Tree, rest: Tree) -> Tree:
     return {name: some.get(name, leaf) for name, leaf in rest.items()}
 
 
-def fit(prior: Tree, theta: Tree) -> Tree:
-    """The tensors of θ_p that θ has too, in its order, on its device and in its dtype."""
-    common = part(theta, prior)
-    require_shapes("the prior model", prior, common, _SAME)
-    return like(prior, common)
+def whole_gradient(some: Tree, theta: Tree) -> Tree:
+    """A gradient with all names of θ; zeros are made only where they are needed."""
+    return {n: some[n] if n in some else torch.zeros_like(leaf) for n, leaf in theta.items()}
 
 
-def like(given: Tree, theta: Tree) -> Tree:
+def as_in(given: Tree, theta: Tree) -> Tree:
     """The tensors of θ's names, on its device and in its dtype."""
     return {n: given[n].to(device=leaf.device, dtype=leaf.dtype) for n, leaf in theta.items()}
 
@@ -132,12 +156,6 @@ def require_shapes(what: str, given: Tree, theta: Tree, remedy: str) -> None:
                 f"and {tuple(leaf.shape)} in this model",
                 remedy,
             )
-
-
-def require_finite(prior: Tree) -> None:
-    """Refuse a prior model with NaN or infinite entries."""
-    if not tree.is_finite(prior):
-        raise ModelError("the prior model has NaN or infinite entries", "use another prior")
 
 
 def described(prior: Regularizer, theta: Tree) -> dict[str, Any]:
@@ -158,27 +176,22 @@ def described(prior: Regularizer, theta: Tree) -> dict[str, Any]:
     }
 
 
-def slope(value: Callable[[Tree], Tensor], theta: Tree) -> Tree:
+def gradient_of(value: Callable[[Tree], Tensor], theta: Tree) -> Tree:
     """∇value(θ) by autograd, with all names of θ."""
     gradient: Tree = torch.func.grad(value)(theta)
     return gradient
 
 
-def tried(what: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+def call_own(what: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """The result of a user's function, or one line that says how it fails."""
-    try:
+    with explained(f"{what} fails", "give a function that takes the tensors of the prior model"):
         result = function(*arguments)
-    except Exception as error:  # whatever the user's own code raises
-        raise SettingError(
-            f"{what} fails ({type(error).__name__}: {error})",
-            "give a function that takes the tensors of the prior model",
-        ) from error
     if not isinstance(result, Tensor):
         raise SettingError(f"{what} returns no tensor ({type(result).__name__})", "return one")
     return result
 
 
-def seen(values: Tensor) -> Tensor:
+def unwrapped(values: Tensor) -> Tensor:
     """The numbers of a tensor that may be mapped over repeats, all of them, to be looked at."""
     while torch._C._functorch.is_functorch_wrapped_tensor(values):
         values = torch._C._functorch.get_unwrapped(values)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedmeta.core.errors import DataError, RunFolderError, SettingError, require, require_positive
 from fedmeta.core.tree import Tree
+from fedmeta.core.user_code import names_code
 from fedmeta.data.pool import normalised_inputs
 from fedmeta.data.readers.image_folder import read_image_folder
 from fedmeta.data.readers.npz import plain_arrays
@@ -18,10 +19,8 @@ from fedmeta.models.losses import squared_error
 from fedmeta.models.meta_model import MetaModel, describing_file, load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors.importance import importance_file, read_importance
-from fedmeta.priors.registry import WEIGHTED, regularizer, require_kind
+from fedmeta.priors.registry import ON_OUTPUTS, WEIGHTED, regularizer, require_kind
 from fedmeta.priors.regularizer import Regularizer
-
-_ON_OUTPUTS = ("outputs", "generalised-kl", "itakura-saito")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class PriorSettings:
                     f"prior.strength is {self.strength:g} but there is no prior model",
                     "name one with --prior RUN_OR_FILE",
                 )
-        for name, kinds in (("importance", WEIGHTED), ("data", _ON_OUTPUTS)):
+        for name, kinds in (("importance", WEIGHTED), ("data", ON_OUTPUTS)):
             if getattr(self, name) is not None and self.kind not in kinds:
                 raise SettingError(
                     f"prior.{name} is set but prior.kind is {self.kind!r}",
@@ -124,7 +123,7 @@ def _described(path: Path, network: ModelSettings | None) -> MetaModel:
             f"{path} does not say which network and input scaling it is of",
             "to compare outputs, name a finished run or its model.safetensors as prior",
         )
-    own = network if network is not None and ":" in network.name else None
+    own = network if network is not None and names_code(network.name) else None
     model = MetaModel.load(file, own, squared_error)  # its loss is not used here
     if model.task.kind != "classification":
         raise SettingError("a regression model predicts no probabilities", "use another prior.kind")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import nn
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
-from fedmeta.core.objective import InverseSchedule, MetaGradient
+from fedmeta.core.meta_gradient import InverseSchedule, MetaGradient
 from fedmeta.models.networks import SamePool
 
 # Slopes jump: the loss has no Lipschitz gradient, and μ does not exist.

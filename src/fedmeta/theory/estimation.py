@@ -20,6 +20,7 @@ from torch import Tensor
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import SettingError, require_positive, require_whole
 from fedmeta.core.objective import Adaptation, Objective, adapt
+from fedmeta.core.randomness import DiagnosisPurpose
 from fedmeta.core.sample_sets import NodeData, Samples, union
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.theory.constants import Constants, NodeConstants
@@ -167,7 +168,8 @@ def hessian_lipschitz(
         norm = spectral_norm(change, before, key, search)[0]
         found.append(torch.where(distance > 0, norm / distance, 0.0))
     for point in points:
-        here, way = hessian(objective, samples, point), _direction(randomness.fold(key, 1), point)
+        here = hessian(objective, samples, point)
+        way = _direction(randomness.fold(key, DiagnosisPurpose.DIRECTION), point)
         for _ in range(search.turns):
             there = tree.combine(1.0, point, search.reach, way)
             change = _difference(hessian(objective, samples, there), here)

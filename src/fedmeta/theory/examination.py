@@ -11,6 +11,7 @@ import torch
 
 from fedmeta.core import randomness
 from fedmeta.core.errors import require_whole
+from fedmeta.core.randomness import DiagnosisPurpose
 from fedmeta.core.run_folder import Record
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree, map_leaves
@@ -36,7 +37,6 @@ from fedmeta.theory.verdicts import diagnose
 from fedmeta.training.job import Job
 
 _MOST_LOOKS = 200  # where nobody says how often to look
-_DRAW = 31  # the purpose of the draw of nodes
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def examine(
 
 def _drawn(count: int, effort: Effort) -> list[int]:
     """Which sources have their constants found, ascending."""
-    key = randomness.fold(randomness.key(effort.search.seed), _DRAW)
+    key = randomness.fold(randomness.key(effort.search.seed), DiagnosisPurpose.NODES)
     draws = randomness.uniform(key, count)
     return sorted(torch.argsort(draws)[: effort.nodes].tolist())
 

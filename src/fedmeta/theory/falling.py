@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
-from fedmeta.core.objective import InverseSchedule
+from fedmeta.core.meta_gradient import InverseSchedule
 from fedmeta.theory.constants import Constants
 from fedmeta.theory.lagrangian import descent
 from fedmeta.theory.replay import Look

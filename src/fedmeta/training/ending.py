@@ -1,4 +1,4 @@
-"""How a run ends: its model saved and judged, its summary written, or the error it diverged with."""
+"""How a run ends: its model saved and judged, its summary written, or the error it left."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def restored(
     like = ranks.gathered(nodes, count)
     everyone: NodeState | None = like
     if folder is not None and like is not None:
-        folder.sweep()
+        folder.remove_partial_files()
         if saved := checkpoints.rounds(folder.checkpoints):
             point = checkpoints.load(folder.checkpoints, saved[-1], Checkpoint(0, state, like))
             done.fill_(point.round)

@@ -12,14 +12,14 @@ from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.models.meta_model import MetaModel, check_same_tensors, load_theta
 from fedmeta.priors.importance import (
+    TrainingPath,
     add_up,
     federated_fisher,
     importance_file,
+    path_importance,
     read_importance,
     write_importance,
 )
-from fedmeta.priors.node_importance import Path as Walked
-from fedmeta.priors.node_importance import path_importance
 from fedmeta.training import checkpoints
 
 
@@ -88,4 +88,4 @@ def importance_of_path(folder: Path) -> Tree:
             f"run {folder} did not keep the path of its training",
             "train it with --importance path, or use importance of the kind fisher",
         )
-    return path_importance(Walked(work, moved))
+    return path_importance(TrainingPath(work, moved))

@@ -185,7 +185,7 @@ def train_run(
     with ExitStack() as contexts:
         contexts.enter_context(machine(job.layout.execution))
         if opened is not None:
-            contexts.enter_context(opened.held())
+            contexts.enter_context(opened.locked())
         runner = job.engine(ranks) if engine is None else engine(job)
         told = Callbacks(callbacks)
         loop = RoundLoop([job], [identity], [opened], runner, told, ranks, saves=keeps)
@@ -314,7 +314,7 @@ def train_jobs(
         contexts.enter_context(machine(first.layout.execution))
         for folder in folders:
             if folder is not None:
-                contexts.enter_context(folder.held())
+                contexts.enter_context(folder.locked())
         told = Callbacks(callbacks)
         return RoundLoop(jobs, identities, folders, engine, told, stops=before).run()
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fedmeta.core.errors import DataError, FedmetaError, MissingExtraError
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.pool import Array
 from fedmeta.data.readers.image_folder import SUFFIXES
 from fedmeta.data.readers.table import column_numbers, read_columns
-from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui.adaptation import Labelled
@@ -225,7 +225,7 @@ def _uses(labels: Sequence[str | None]) -> tuple[Use, ...]:
     strata = np.unique([str(label) for label in labels], return_inverse=True)[1]
     if len(set(strata[known])) == len(known):  # values, or every sample a class of its own
         strata = np.zeros(len(labels), np.int64)
-    ((support, _),) = split([known], strata, 0.5, stream(0, "split"))
+    ((support, _),) = split([known], strata, 0.5, generator(0, DataPurpose.SPLIT))
     chosen = set(support.tolist())
     return tuple("adapt" if i in chosen else "test" for i in range(len(labels)))
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedmeta.core import randomness
 from fedmeta.core.errors import require
-
-_SAMPLE, _LOSS = 11, 12  # purposes of the two draws
+from fedmeta.core.randomness import Purpose
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,12 @@ class Participation:
         draw = randomness.fold(key, round_number)
         asked = torch.arange(nodes)
         if self.fraction < 1:
-            scores = randomness.uniform(randomness.fold(draw, _SAMPLE), nodes)
+            scores = randomness.uniform(randomness.fold(draw, Purpose.PARTICIPANTS), nodes)
             count = max(1, round(self.fraction * nodes))
             drawn = scores < self.fraction if self.independent else _smallest(scores, count)
             asked = asked[drawn]
         if self.lost > 0:
-            luck = randomness.uniform(randomness.fold(draw, _LOSS), nodes)
+            luck = randomness.uniform(randomness.fold(draw, Purpose.LOST_UPLOADS), nodes)
             asked = asked[luck[asked] >= self.lost]
         return asked
 

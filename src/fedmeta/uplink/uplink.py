@@ -22,6 +22,7 @@ from fedmeta.algorithms.algorithm import Contribution, NodeState
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Facts
+from fedmeta.core.randomness import Purpose
 from fedmeta.core.run_folder import WITHDRAWN
 from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, map_leaves
@@ -29,7 +30,6 @@ from fedmeta.uplink.compression import Compression
 from fedmeta.uplink.guard import Guard, chosen, relative_norm, scaled
 from fedmeta.uplink.privacy import Exposure, Privacy, calibrated, spent
 
-_ROUNDING, _NOISE = 31, 32  # purposes of the draws
 _RESIDUAL, _OWN = "uplink.residual", "uplink.own"  # slots of the node's state
 
 
@@ -114,7 +114,7 @@ class Uplink:
             # The key is a function of the seed: good for simulations, see `with_secrets`.
             state[_OWN] = {
                 "refused": torch.zeros_like(facts.key),
-                "key": randomness.fold(facts.key, _NOISE),
+                "key": randomness.fold(facts.key, Purpose.NOISE),
             }
         return state
 
@@ -137,7 +137,7 @@ class Uplink:
             contribution = self.privacy.at_node(contribution, facts.weight, key)
         if self.compression.method != "none":
             update, state[_RESIDUAL] = self.compression.sent(
-                contribution.update, before[_RESIDUAL], randomness.fold(key, _ROUNDING)
+                contribution.update, before[_RESIDUAL], randomness.fold(key, Purpose.ROUNDING)
             )
             contribution = contribution._replace(update=update)
         return contribution, state
@@ -172,7 +172,9 @@ class Uplink:
         self, total: Contribution, largest: Tensor, expected: Tensor, key: Tensor
     ) -> Contribution:
         """What the platform makes of the sum, see `Privacy.at_platform`."""
-        return self.privacy.at_platform(total, largest, expected, randomness.fold(key, _NOISE))
+        return self.privacy.at_platform(
+            total, largest, expected, randomness.fold(key, Purpose.NOISE)
+        )
 
     def algorithm_part(self, state: NodeState) -> NodeState:
         """A node's state without what is kept for the uplink."""

@@ -1,1 +1,1 @@
-"""One module per source of samples."""
+"""One module per source of samples; `registry` says which one reads what."""

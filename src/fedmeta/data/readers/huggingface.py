@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, dealt out by any partitioner of `flwr-datasets`."""
+"""Data sets of the Hugging Face hub, divided among nodes by any partitioner of `flwr-datasets`."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def read_huggingface(
     column = _label_column(loaded, label, name)
     if partitioner is None:
         return _arrays(loaded, column, name)
-    dealer = _dealer(vars(partitioners), partitioner, options or {})
-    dealer.dataset = loaded
+    divider = _partitioner(vars(partitioners), partitioner, options or {})
+    divider.dataset = loaded
     try:
-        parts = [dealer.load_partition(number) for number in range(dealer.num_partitions)]
+        parts = [divider.load_partition(number) for number in range(divider.num_partitions)]
     except (ValueError, KeyError) as error:
         raise DataError(f"{partitioner} cannot deal out {name} ({error})", "change it") from error
     arrays = [_arrays(part, column, name) for part in parts if len(part)]
@@ -68,7 +68,7 @@ def read_huggingface(
     return {**together, **named, "node": np.repeat(np.arange(len(parts)), sizes)}
 
 
-def _dealer(known: Mapping[str, Any], name: str, options: Mapping[str, Any]) -> Any:
+def _partitioner(known: Mapping[str, Any], name: str, options: Mapping[str, Any]) -> Any:
     classes = {
         each.__name__: each
         for each in known.values()

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from fedmeta.core.errors import DataError, nearest
+from fedmeta.data.federation import TaskKind
 from fedmeta.data.pool import Array, Pool, pool_from
-from fedmeta.data.settings import TaskKind
 
 
 def read_npz(

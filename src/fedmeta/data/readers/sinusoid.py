@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmeta.data.partition import node_names
+from fedmeta.core.randomness import DataPurpose, generator
+from fedmeta.data.federation import node_names
 from fedmeta.data.pool import Pool
-from fedmeta.data.seeding import stream
 
 
 def draw_sinusoids(nodes: int, samples: tuple[int, int], seed: int) -> Pool:
@@ -22,7 +22,7 @@ def draw_sinusoids(nodes: int, samples: tuple[int, int], seed: int) -> Pool:
         >>> pool.inputs.shape, pool.labels.shape, sorted(set(pool.owners.tolist()))
         ((30, 1), (30, 1), ['node-000', 'node-001', 'node-002'])
     """
-    rng = stream(seed, "sinusoid")
+    rng = generator(seed, DataPurpose.SINUSOID)
     amplitude, phase = rng.uniform(0.1, 5, nodes), rng.uniform(0, np.pi, nodes)
     owner = np.repeat(np.arange(nodes), rng.integers(*samples, nodes, endpoint=True))
     x = rng.uniform(-5, 5, len(owner)).astype(np.float32)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedmeta.core.errors import DataError, MissingExtraError, nearest
+from fedmeta.data.federation import TaskKind
 from fedmeta.data.pool import Array, Pool, pool_from
-from fedmeta.data.settings import TaskKind
 
 Columns = dict[str, list[Any]]
 

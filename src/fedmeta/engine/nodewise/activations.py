@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmeta.engine.nodewise.mapping import front
+from fedmeta.core.tree import mapped_first
 
 _aten = torch.ops.aten
 
@@ -73,7 +73,7 @@ class _Slope(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], gradient: Tensor, output: Tensor, alpha: float
     ) -> Any:
-        return _Slope.apply(*front(info, in_dims, gradient, output), alpha), 0
+        return _Slope.apply(*mapped_first(info, in_dims, gradient, output), alpha), 0
 
 
 class _WhereNegative(torch.autograd.Function):
@@ -93,4 +93,4 @@ class _WhereNegative(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], values: Tensor, output: Tensor) -> Any:
-        return _WhereNegative.apply(*front(info, in_dims, values, output)), 0
+        return _WhereNegative.apply(*mapped_first(info, in_dims, values, output)), 0

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from fedmeta.engine.nodewise import native, products
+from fedmeta.engine.nodewise import matrix_products, torch_convolution
 from fedmeta.engine.nodewise.geometry import Geometry, Slot
 
 _FUSED_TYPES = (torch.float32, torch.bfloat16)
@@ -24,28 +24,28 @@ def evaluate(
     """
     if first.is_cuda and geometry.plain:
         if len(geometry.stride) <= 2 and _fuses(first):
-            from fedmeta.engine.nodewise import fused
+            from fedmeta.engine.nodewise import triton_convolution
 
-            return fused.evaluate(free, first, second, geometry, bias)
-        output = products.evaluate(free, first, second, geometry)
+            return triton_convolution.evaluate(free, first, second, geometry, bias)
+        output = matrix_products.evaluate(free, first, second, geometry)
         if bias is None:
             return output
         return output + bias.reshape(len(bias), 1, -1, *[1] * len(geometry.stride))
-    return native.evaluate(free, first, second, geometry, bias)
+    return torch_convolution.evaluate(free, first, second, geometry, bias)
 
 
 def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
     """The derivatives of ⟨g, x ∗ w + b⟩ by w and by b."""
     if not (g.is_cuda and geometry.plain):
-        return native.weight_and_bias(x, g, geometry)
+        return torch_convolution.weight_and_bias(x, g, geometry)
     if len(geometry.stride) <= 2 and _fuses(g):
-        from fedmeta.engine.nodewise import fused
+        from fedmeta.engine.nodewise import triton_convolution
 
-        return fused.weight_and_bias(x, g, geometry)
+        return triton_convolution.weight_and_bias(x, g, geometry)
     by_bias = g.sum((1, *range(3, g.ndim)))
     if len(g) < len(x):
         by_bias = by_bias.expand(len(x), -1)
-    return products.evaluate("w", x, g, geometry), by_bias
+    return matrix_products.evaluate("w", x, g, geometry), by_bias
 
 
 def _fuses(tensor: Tensor) -> bool:

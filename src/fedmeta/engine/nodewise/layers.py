@@ -34,11 +34,11 @@ class NodewiseLayers(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Serve what we know, and leave the rest to torch."""
-        served = _SERVED.get(func)
-        result = None if served is None else served(*args, **(kwargs or {}))
+        replacement = _REPLACEMENTS.get(func)
+        result = None if replacement is None else replacement(*args, **(kwargs or {}))
         if result is not None:
             return result
-        if func in _PARTICULAR:
+        if func in _NEED_CONTIGUOUS:
             args = (args[0].contiguous(), *args[1:])
         return func(*args, **(kwargs or {}))
 
@@ -160,7 +160,7 @@ def _pair(value: Sizes | None) -> tuple[int, int]:
     return first, rest[0] if rest else first
 
 
-_SERVED: dict[Any, Callable[..., Tensor | None]] = {
+_REPLACEMENTS: dict[Any, Callable[..., Tensor | None]] = {
     torch.conv1d: _convolve,
     torch.conv2d: _convolve,
     torch.conv3d: _convolve,
@@ -175,7 +175,7 @@ _SERVED: dict[Any, Callable[..., Tensor | None]] = {
 }
 
 # Layers that ask for their input's layout, which vmap cannot tell them: they get the plain one.
-_PARTICULAR = {
+_NEED_CONTIGUOUS = {
     torch.group_norm,
     functional.group_norm,
     functional.adaptive_avg_pool2d,

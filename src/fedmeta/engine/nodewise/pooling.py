@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmeta.engine.nodewise import native_pooling
+from fedmeta.core.tree import mapped_first
+from fedmeta.engine.nodewise import torch_pooling
 from fedmeta.engine.nodewise.kernels import has_triton
-from fedmeta.engine.nodewise.mapping import front
 from fedmeta.engine.nodewise.windows import Window
+
+_ADJOINTS = {"unpool": "pick", "pick": "unpool", "averages": "spread", "spread": "averages"}
 
 
 def max_pool(images: Tensor, window: Window) -> Tensor:
@@ -33,16 +35,16 @@ def max_pool(images: Tensor, window: Window) -> Tensor:
 
 def average_pool(images: Tensor, window: Window) -> Tensor:
     """The mean of every window; images (…, channels, height, width)."""
-    pooled: Tensor = _Averages.apply(images, window)
+    pooled: Tensor = _PoolingMap.apply(images, None, "averages", images.shape[-2:], window)
     return pooled
 
 
 def _kernels(images: Tensor, window: Window) -> ModuleType:
-    if images.is_cuda and images.dtype != torch.float64 and window.usual and has_triton():
-        from fedmeta.engine.nodewise import fused_pooling
+    if images.is_cuda and images.dtype != torch.float64 and window.fits_triton and has_triton():
+        from fedmeta.engine.nodewise import triton_pooling
 
-        return fused_pooling
-    return native_pooling
+        return triton_pooling
+    return torch_pooling
 
 
 class _Maxima(torch.autograd.Function):
@@ -62,103 +64,47 @@ class _Maxima(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (places,) = ctx.saved_tensors
-        return _Unpool.apply(gradients[0], places, ctx.size, ctx.window), None
+        return _PoolingMap.apply(gradients[0], places, "unpool", ctx.size, ctx.window), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], images: Tensor, window: Window) -> Any:
-        return _Maxima.apply(*front(info, in_dims, images), window), (0, 0)
+        return _Maxima.apply(*mapped_first(info, in_dims, images), window), (0, 0)
 
 
-class _Unpool(torch.autograd.Function):
-    """Gradients to the places of the maxima."""
+class _PoolingMap(torch.autograd.Function):
+    """One of the four linear maps of `_ADJOINTS`, by name.
+
+    "unpool" brings gradients to the places of the maxima, and "pick" takes pixels from there;
+    "spread" deals gradients out in equal shares over their windows, of which "averages" are means.
+    """
 
     @staticmethod
-    def forward(gradient: Tensor, places: Tensor, size: torch.Size, window: Window) -> Any:
-        return _kernels(gradient, window).unpool(gradient, places, size, window)
+    def forward(
+        values: Tensor, places: Tensor | None, name: str, size: torch.Size, window: Window
+    ) -> Any:
+        kernel = getattr(_kernels(values, window), name)
+        chosen = () if places is None else (places,)
+        enlarged = (size,) if name in ("unpool", "spread") else ()
+        return kernel(values, *chosen, *enlarged, window)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, places, ctx.size, ctx.window = inputs
-        ctx.save_for_backward(places)
+        _, places, ctx.name, ctx.size, ctx.window = inputs
+        ctx.save_for_backward(*(() if places is None else (places,)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (places,) = ctx.saved_tensors
-        return _Pick.apply(gradients[0], places, ctx.window), None, None, None
+        places = ctx.saved_tensors[0] if ctx.saved_tensors else None
+        adjoint = _ADJOINTS[ctx.name]
+        by_values = _PoolingMap.apply(gradients[0], places, adjoint, ctx.size, ctx.window)
+        return by_values, None, None, None, None
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[Any, ...],
-        gradient: Tensor,
-        places: Tensor,
-        size: torch.Size,
-        window: Window,
+        info: Any, in_dims: tuple[Any, ...], values: Tensor, places: Tensor | None, *rest: Any
     ) -> Any:
-        return _Unpool.apply(*front(info, in_dims, gradient, places), size, window), 0
-
-
-class _Pick(torch.autograd.Function):
-    """Pixels from the places of the maxima: the adjoint of `_Unpool`."""
-
-    @staticmethod
-    def forward(images: Tensor, places: Tensor, window: Window) -> Any:
-        return _kernels(images, window).pick(images, places, window)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        images, places, ctx.window = inputs
-        ctx.size = images.shape[-2:]
-        ctx.save_for_backward(places)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (places,) = ctx.saved_tensors
-        return _Unpool.apply(gradients[0], places, ctx.size, ctx.window), None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], images: Tensor, places: Tensor, window: Window
-    ) -> Any:
-        return _Pick.apply(*front(info, in_dims, images, places), window), 0
-
-
-class _Averages(torch.autograd.Function):
-    @staticmethod
-    def forward(images: Tensor, window: Window) -> Any:
-        return _kernels(images, window).averages(images, window)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        images, ctx.window = inputs
-        ctx.size = images.shape[-2:]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _Spread.apply(gradients[0], ctx.size, ctx.window), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], images: Tensor, window: Window) -> Any:
-        return _Averages.apply(*front(info, in_dims, images), window), 0
-
-
-class _Spread(torch.autograd.Function):
-    """Gradients in equal shares over their windows: the adjoint of `_Averages`."""
-
-    @staticmethod
-    def forward(gradient: Tensor, size: torch.Size, window: Window) -> Any:
-        return _kernels(gradient, window).spread(gradient, size, window)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.window = inputs[2]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _Averages.apply(gradients[0], ctx.window), None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], gradient: Tensor, size: torch.Size, window: Window
-    ) -> Any:
-        return _Spread.apply(*front(info, in_dims, gradient), size, window), 0
+        if places is None:
+            (values,) = mapped_first(info, in_dims, values)
+        else:
+            values, places = mapped_first(info, in_dims, values, places)
+        return _PoolingMap.apply(values, places, *rest), 0

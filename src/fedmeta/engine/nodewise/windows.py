@@ -47,12 +47,12 @@ class Window:
         return count
 
     @property
-    def usual(self) -> bool:
+    def fits_triton(self) -> bool:
         """Whether our own kernels take it: taps side by side that a byte can count."""
         near = self.dilation == (1, 1) and self.size[0] * self.size[1] <= 127
         return near and (self.divisor is None or self.divisor > 0)
 
     @property
-    def divided(self) -> dict[str, Any]:
+    def average_arguments(self) -> dict[str, Any]:
         """How averages divide, as arguments of a kernel."""
         return {"COUNT_PADDING": self.count_padding, "DIVISOR": self.divisor or 0}

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedmeta.core.errors import DataError, nearest
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out, read
 from fedmeta.data.federation import Positions, Role
 from fedmeta.data.precise import equal_parts, with_precise
+from fedmeta.data.readers.registry import BUILT_IN
 from fedmeta.data.readers.search_folders import places
-from fedmeta.data.seeding import stream
-from fedmeta.data.settings import BUILT_IN
 from fedmeta.studies.sequences.declaration import TaskSequence, TaskSettings
 
 
@@ -190,7 +190,7 @@ def _unlabelled(
     pool: Pool, free: npt.NDArray[np.bool_], count: int, number: int, seed: int
 ) -> Positions:
     """Samples for the platform, among those that nobody holds: up to `count`, classes alike."""
-    rng = stream(seed, "platform", str(number))
+    rng = generator(seed, DataPurpose.PLATFORM, str(number))
     if not pool.class_names:
         return rng.permutation(np.flatnonzero(free))[:count].astype(np.int64)
     stock = [np.flatnonzero(free & (pool.labels == label)) for label in np.unique(pool.labels)]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmeta.core.errors import DataError
+from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.federation import Federation, Node, Positions
-from fedmeta.data.seeding import stream
 from fedmeta.data.splitting import split
 from fedmeta.studies.sequences.drawing import in_task
 
@@ -61,7 +61,7 @@ def with_replay(
     for node in task.sources if earlier else ():
         before = [each.node(node.name) for each in earlier]
         seen = [np.concatenate([each.support, each.query]) for each in before]
-        rng = stream(seed, "replay", node.name)
+        rng = generator(seed, DataPurpose.REPLAY, node.name)
         kept = reservoir(seen, capacity, rng)
         for number, held in enumerate(seen):
             mine = kept[np.isin(kept, held)]

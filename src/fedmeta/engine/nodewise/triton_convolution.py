@@ -21,8 +21,12 @@ import triton.language as tl
 from torch import Tensor
 
 from fedmeta.engine.nodewise.geometry import Geometry, Slot
-
-_SHARE = 512  # pixels that one program adds up
+from fedmeta.engine.nodewise.triton_operands import (
+    bfloat16_parts,
+    channels_last,
+    pixel_sum,
+    turned,
+)
 
 
 def evaluate(
@@ -42,7 +46,7 @@ def evaluate(
         motion = geometry.stride, once, geometry.padding
         size = geometry.outputs[1:]
     else:
-        images, weight = second, _turned(first)
+        images, weight = second, turned(first)
         reach = (geometry.dilation[0] * (height - 1), geometry.dilation[1] * (width - 1))
         border = (reach[0] - geometry.padding[0], reach[1] - geometry.padding[1])
         motion = once, geometry.stride, border
@@ -51,7 +55,7 @@ def evaluate(
     if len(images) < nodes:
         images = images.expand(nodes, *images.shape[1:])
     result = _convolve(
-        _channels_last(images),
+        channels_last(images),
         weight.contiguous(),
         bias,
         *motion,
@@ -70,16 +74,12 @@ def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, T
         return by_weight.squeeze(-2), by_bias
     rounded, split = torch.backends.cuda.matmul.allow_tf32, None
     if _splits(g, geometry):
-        by_bias, split = _pixel_sum(g, 2 if rounded else 3)
+        by_bias, split = pixel_sum(g, 2 if rounded else 3)
     else:
-        by_bias, _ = _pixel_sum(g)
+        by_bias, _ = pixel_sum(g)
     if len(g) < len(x):
         by_bias = by_bias.expand(len(x), -1)
     return _weight_adjoint(x, g, geometry, rounded, split), by_bias
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    return images.permute(0, 1, 3, 4, 2).contiguous()
 
 
 def _splits(values: Tensor, geometry: Geometry) -> bool:
@@ -89,18 +89,6 @@ def _splits(values: Tensor, geometry: Geometry) -> bool:
 
 def _taps(geometry: Geometry) -> int:
     return geometry.inputs[0] * geometry.kernel[2] * geometry.kernel[3]
-
-
-def _turned(weight: Tensor) -> Tensor:
-    """(nodes, K, C, h, w) → (nodes, C, h, w, K), turned about the centre; contiguous."""
-    nodes, outputs, channels, tall, wide = weight.shape
-    out = weight.new_empty((nodes, channels, tall, wide, outputs))
-    blocks = triton.cdiv(outputs, 32) * triton.cdiv(channels, 32)
-    _turn_kernel[(blocks, tall * wide, nodes)](
-        weight, out, *weight.stride(), K=outputs, C=channels, TALL=tall, WIDE=wide, BLOCK=32,
-        num_warps=4,
-    )  # fmt: skip
-    return out
 
 
 def _flat(geometry: Geometry) -> Geometry:
@@ -162,16 +150,6 @@ def _convolve(
     return out
 
 
-def _parts(values: Tensor, count: int) -> Tensor:
-    """`count` bfloat16 numbers (8 bits each) that sum to a float32 one (24 bits); contiguous."""
-    out = values.new_empty((count, *values.shape), dtype=torch.bfloat16)
-    size = values.numel()
-    _parts_kernel[(triton.cdiv(size, 2048),)](
-        values, out, size, COUNT=count, BLOCK=2048, num_warps=8
-    )
-    return out
-
-
 def _weight_adjoint(
     images: Tensor,
     gradient: Tensor,
@@ -183,10 +161,10 @@ def _weight_adjoint(
     kernel, stride = geometry.kernel[2:], geometry.stride
     padding, dilation = geometry.padding, geometry.dilation
     taps = _taps(geometry)
-    x, g = (_channels_last(t) for t in (images, gradient))
+    x, g = (channels_last(t) for t in (images, gradient))
     if _splits(x, geometry):
         count = 2 if rounded else 3
-        x, g = _parts(x, count), _parts(g, count) if split is None else split
+        x, g = bfloat16_parts(x, count), bfloat16_parts(g, count) if split is None else split
     else:
         x, g = x.unsqueeze(0), g.unsqueeze(0)
     parts, nodes = len(x), max(x.shape[1], g.shape[1])
@@ -221,47 +199,9 @@ def _weight_adjoint(
     return out.permute(0, 1, 4, 2, 3).to(images.dtype)
 
 
-def _pixel_sum(g: Tensor, parts: int = 0) -> tuple[Tensor, Tensor]:
-    """Σ over batch and space of g (nodes, batch, K, h, w), (nodes, K); in the same pass its parts.
-
-    The parts are those of `_parts`, with channels last.
-    """
-    g = g.movedim(2, -1).contiguous()
-    split = g.new_empty((parts, *g.shape), dtype=torch.bfloat16)
-    g = g.flatten(1, -2)
-    nodes, count, outputs = g.shape
-    pieces = triton.cdiv(count, _SHARE)
-    out = g.new_empty((nodes, pieces, outputs), dtype=torch.float32)
-    columns = triton.next_power_of_2(outputs)
-    _sum_kernel[(pieces, nodes)](
-        g, out, split, count, g.numel(), K=outputs, PARTS=parts, SHARE=_SHARE,
-        ROWS=max(1, 4096 // columns), COLUMNS=columns, num_warps=4,
-    )  # fmt: skip
-    return out.sum(1).to(g.dtype), split
-
-
 def _power(size: int, most: int) -> int:
     """The power of two that covers a size, from 16 (what a tensor core takes) to `most`."""
     return int(min(most, max(16, triton.next_power_of_2(size))))
-
-
-@triton.jit
-def _turn_kernel(
-    w, out, w_node, w_k, w_c, w_y, w_x,
-    K: tl.constexpr, C: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    across: tl.constexpr = (C + BLOCK - 1) // BLOCK
-    k = tl.program_id(0) // across * BLOCK + tl.arange(0, BLOCK)
-    c = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
-    tap, node = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    w += node * w_node + (TALL - 1 - tap // WIDE) * w_y + (WIDE - 1 - tap % WIDE) * w_x
-    inside = (k < K)[:, None] & (c < C)[None, :]
-    tile = tl.load(w + k[:, None] * w_k + c[None, :] * w_c, mask=inside)
-    out += node * (C * TALL * WIDE * K) + tap * K
-    tl.store(
-        out + c[:, None] * (TALL * WIDE * K) + k[None, :], tl.trans(tile), mask=tl.trans(inside)
-    )
 
 
 @triton.jit
@@ -327,39 +267,6 @@ def _forward_kernel(
         total += tl.load(bias + node * bias_node + k, mask=k < K, other=0.0)[None, :]
     place = node * out_node + m.to(tl.int64)[:, None] * K + k[None, :]
     tl.store(out + place, total, mask=(m < count)[:, None] & (k < K)[None, :])
-
-
-@triton.jit
-def _sum_kernel(
-    g, out, split, count, size, K: tl.constexpr, PARTS: tl.constexpr,
-    SHARE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    piece, node = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    k = tl.arange(0, COLUMNS)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, SHARE, ROWS):
-        within = start + tl.arange(0, ROWS)
-        m = piece * SHARE + within
-        known = ((within < SHARE) & (m < count))[:, None] & (k < K)[None, :]
-        place = (node * count + m)[:, None] * K + k[None, :]
-        rest = tl.load(g + place, mask=known, other=0.0).to(tl.float32)
-        total += rest
-        for part in tl.static_range(PARTS):
-            some = rest.to(tl.bfloat16)
-            tl.store(split + part * size + place, some, mask=known)
-            rest -= some.to(tl.float32)
-    place = (node * tl.num_programs(0) + piece) * K + k
-    tl.store(out + place, tl.sum(total, axis=0), mask=k < K)
-
-
-@triton.jit
-def _parts_kernel(values, out, size, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rest = tl.load(values + place, mask=place < size, other=0.0)
-    for part in tl.static_range(COUNT):
-        piece = rest.to(tl.bfloat16)
-        tl.store(out + part * size + place, piece, mask=place < size)
-        rest -= piece.to(tl.float32)
 
 
 @triton.jit

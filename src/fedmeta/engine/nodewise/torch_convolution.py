@@ -52,17 +52,24 @@ def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, T
     if geometry.groups > 1:
         return _as_groups("w", x, g, geometry, None), g.sum((1, *range(3, g.ndim)))
     pairs = [
-        _backward(_laid_out(one), _laid_out(other), _room(geometry.kernel, other), geometry)
+        _backward(
+            channels_last(one),
+            channels_last(other),
+            empty_like(geometry.kernel, other),
+            geometry,
+        )
         for one, other in zip(x.unbind(), g.unbind(), strict=True)
     ]
     return torch.stack([w for w, _ in pairs]), torch.stack([b for _, b in pairs])
 
 
-def _backward(x: Tensor, g: Tensor, unseen: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+def _backward(
+    x: Tensor, g: Tensor, placeholder: Tensor, geometry: Geometry
+) -> tuple[Tensor, Tensor]:
     """Gradients by weight and bias of one node."""
     outputs = [g.shape[1]]
     _, by_weight, by_bias = torch.ops.aten.convolution_backward(
-        g, x, unseen, outputs, *_motion(geometry), [False, True, True]
+        g, x, placeholder, outputs, *_arguments(geometry), [False, True, True]
     )
     return by_weight, by_bias
 
@@ -103,23 +110,25 @@ def _call(
     free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None = None
 ) -> Tensor:
     """One call of torch for one set of weights, without a node axis."""
-    motion = _motion(geometry)
-    first, second = _laid_out(first), _laid_out(second)
+    arguments = _arguments(geometry)
+    first, second = channels_last(first), channels_last(second)
     if free == "g":
-        return torch.convolution(first, second, bias, *motion)
-    # torch wants to see the operand it differentiates by, but looks at its shape and layout alone.
+        return torch.convolution(first, second, bias, *arguments)
+    # torch wants to see the operand it differentiates by, but not its values.
     if free == "x":
-        unseen = _room((len(second), *geometry.inputs), second)
-        wanted, operands = [True, False, False], (second, unseen, first)
+        placeholder = empty_like((len(second), *geometry.inputs), second)
+        wanted, operands = [True, False, False], (second, placeholder, first)
     else:
-        unseen = _room(geometry.kernel, second)
-        wanted, operands = [False, True, False], (second, first, unseen)
-    by_input, by_weight, _ = torch.ops.aten.convolution_backward(*operands, None, *motion, wanted)
+        placeholder = empty_like(geometry.kernel, second)
+        wanted, operands = [False, True, False], (second, first, placeholder)
+    by_input, by_weight, _ = torch.ops.aten.convolution_backward(
+        *operands, None, *arguments, wanted
+    )
     result: Tensor = by_input if free == "x" else by_weight
     return result
 
 
-def _motion(geometry: Geometry) -> tuple[Any, ...]:
+def _arguments(geometry: Geometry) -> tuple[Any, ...]:
     return (
         geometry.stride,
         geometry.padding,
@@ -130,13 +139,13 @@ def _motion(geometry: Geometry) -> tuple[Any, ...]:
     )
 
 
-def _room(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """A tensor to be looked at from outside: its shape, type and layout."""
+def empty_like(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A tensor without values: torch looks at its shape, type and layout alone."""
     layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
 
 
-def _laid_out(tensor: Tensor) -> Tensor:
+def channels_last(tensor: Tensor) -> Tensor:
     """Images and kernels channels-last: torch pools them several times faster so, on CPUs."""
     if tensor.ndim != 4:
         return tensor

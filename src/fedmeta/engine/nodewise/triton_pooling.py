@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedmeta.engine.nodewise.triton_operands import channels_last
 from fedmeta.engine.nodewise.windows import Window
 
 _BLOCK = 1024
@@ -21,7 +22,7 @@ _BLOCK = 1024
 
 def maxima(images: Tensor, window: Window) -> tuple[Tensor, Tensor]:
     """The largest of every window, and which tap it is."""
-    source = _channels_last(images)
+    source = channels_last(images)
     out = _empty(images, window.outputs(images.shape[-2:]), images.dtype)
     places = torch.empty_like(out, dtype=torch.int8)
     _launch(_maxima_kernel, out.numel(), (source, out, places), images.shape, window)
@@ -31,16 +32,16 @@ def maxima(images: Tensor, window: Window) -> tuple[Tensor, Tensor]:
 def unpool(gradient: Tensor, places: Tensor, size: torch.Size, window: Window) -> Tensor:
     """Every gradient at the pixel of its maximum."""
     out = _empty(gradient, size, gradient.dtype)
-    tensors = (_channels_last(gradient), _channels_last(places), out)
+    tensors = (channels_last(gradient), channels_last(places), out)
     _launch(_unpool_kernel, out.numel(), tensors, (gradient.shape[-3], *size), window)
     return _as_images(out)
 
 
 def pick(images: Tensor, places: Tensor, window: Window) -> Tensor:
     """The pixels where the maxima were."""
-    places = _channels_last(places)
+    places = channels_last(places)
     out = torch.empty_like(places, dtype=images.dtype)
-    tensors = (_channels_last(images), places, out)
+    tensors = (channels_last(images), places, out)
     _launch(_pick_kernel, out.numel(), tensors, images.shape, window)
     return _as_images(out)
 
@@ -48,22 +49,18 @@ def pick(images: Tensor, places: Tensor, window: Window) -> Tensor:
 def averages(images: Tensor, window: Window) -> Tensor:
     """The mean of every window."""
     out = _empty(images, window.outputs(images.shape[-2:]), images.dtype)
-    tensors = (_channels_last(images), out)
-    _launch(_averages_kernel, out.numel(), tensors, images.shape, window, window.divided)
+    tensors = (channels_last(images), out)
+    _launch(_averages_kernel, out.numel(), tensors, images.shape, window, window.average_arguments)
     return _as_images(out)
 
 
 def spread(gradient: Tensor, size: torch.Size, window: Window) -> Tensor:
     """Every gradient in equal shares over the pixels of its window."""
     out = _empty(gradient, size, gradient.dtype)
-    tensors = (_channels_last(gradient), out)
+    tensors = (channels_last(gradient), out)
     shape = (gradient.shape[-3], *size)
-    _launch(_spread_kernel, out.numel(), tensors, shape, window, window.divided)
+    _launch(_spread_kernel, out.numel(), tensors, shape, window, window.average_arguments)
     return _as_images(out)
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    return images.movedim(-3, -1).contiguous()
 
 
 def _as_images(tensor: Tensor) -> Tensor:
