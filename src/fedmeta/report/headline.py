@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedmeta.report import format as fmt
 from fedmeta.report.figures import fates
 from fedmeta.report.reading import UNFINISHED, ComparisonFacts, PairedFacts, RunFacts
-from fedmeta.training.job import loss_of
 
 
 def run_headline(run: RunFacts) -> str:
@@ -165,7 +164,7 @@ def _who_gained(run: RunFacts) -> list[str]:
 
 
 def _loss(run: RunFacts) -> str:
-    losses = [loss for record in run.history if (loss := loss_of(record)) is not None]
+    losses = run.series(run.loss_key)[1]
     if len(losses) < 2:
         return ""
     verb = "fell" if losses[-1] < losses[0] else "rose" if losses[-1] > losses[0] else "stayed"

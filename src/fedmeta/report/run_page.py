@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedmeta.fleet.edge_table import EdgeStatus
 from fedmeta.report import figures, repeat
 from fedmeta.report import format as fmt
 from fedmeta.report.drawing import Picture
 from fedmeta.report.headline import run_headline, run_remarks
 from fedmeta.report.pages import Fact, render
-from fedmeta.report.reading import UNFINISHED, FederationFacts, NodeFacts, RunFacts, TargetFacts
+from fedmeta.report.reading import (
+    UNFINISHED,
+    EdgeFacts,
+    FederationFacts,
+    NodeFacts,
+    RunFacts,
+    TargetFacts,
+)
 
 _MOST_ROWS = 200  # of a table; what is left out is counted below it
 _SYMBOLS = {
@@ -246,7 +252,7 @@ def _federation_facts(federation: FederationFacts) -> list[Fact]:
     return facts
 
 
-def _edge(edge: EdgeStatus) -> dict[str, str]:
+def _edge(edge: EdgeFacts) -> dict[str, str]:
     return {
         "name": edge.name,
         "nodes": fmt.number(edge.nodes),
