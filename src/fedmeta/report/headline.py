@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fedmeta.report import format as fmt
-from fedmeta.report.figures import fates
 from fedmeta.report.reading import UNFINISHED, ComparisonFacts, PairedFacts, RunFacts
 
 
@@ -150,7 +149,7 @@ def _test_size(run: RunFacts) -> str:
 
 
 def _who_gained(run: RunFacts) -> list[str]:
-    found = {how: n for how, n in fates(run).items() if n}
+    found = {how: n for how, n in run.outcomes().items() if n}
     remarks = []
     if run.adaptation_steps and found and len(run.targets) > 1:
         words = {"better": "got better", "unchanged": "stayed the same", "worse": "got worse"}

@@ -153,6 +153,20 @@ class RunFacts:
         ]
         return [number for number, _ in pairs], [value for _, value in pairs]
 
+    def outcome(self, before: float, after: float) -> str:
+        """Whether a metric got "better", stayed "unchanged" or got "worse"."""
+        if before == after:
+            return "unchanged"
+        return "better" if (after > before) == (self.metric == "accuracy") else "worse"
+
+    def outcomes(self) -> dict[str, int]:
+        """How many targets adapting made better, left the same, and made worse."""
+        found = {"better": 0, "unchanged": 0, "worse": 0}
+        for target in self.targets:
+            if 0 in target.metric and self.adaptation_steps in target.metric:
+                found[self.outcome(target.metric[0], target.metric[self.adaptation_steps])] += 1
+        return found
+
     @property
     def evaluated_steps(self) -> list[int]:
         """Numbers of adaptation steps that targets were evaluated after."""
