@@ -12,6 +12,7 @@ if __package__ in (None, ""):  # run as a file
 from benchmarks.plots import draw
 from benchmarks.results import RESULTS, Entry, load
 from benchmarks.targets import outcomes
+from fedmeta.core.errors import MissingExtraError
 from fedmeta.core.storage import write_bytes
 
 PAGE = Path(__file__).with_name("README.md")
@@ -26,7 +27,7 @@ def main() -> None:
         sys.exit("there are no results yet: run benchmarks/run.py first")
     try:
         pictures = draw(entries, PAGE.parent)
-    except ImportError:
+    except MissingExtraError:
         print("no plots: matplotlib is not installed here")
         pictures = [path.name for path in sorted(PAGE.parent.glob("*.svg"))]
     for path, text in ((PAGE, section(entries, pictures)), (FRONT, target_table(entries))):

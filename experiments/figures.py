@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,9 @@ from experiments.paper import TABLE_1
 from experiments.statistics import Entry
 from experiments.tables import UPDATES, data_sets, factor_words, named
 from experiments.verdicts import BASELINES, DEFAULT, OURS, PARTITIONS, at, words
-from fedmeta.core.errors import MissingExtraError
 from fedmeta.core.storage import write_bytes, writing
 from fedmeta.report.format import tick
+from fedmeta.report.style import FILE, SERIES, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,28 +24,18 @@ if TYPE_CHECKING:
 
 Summary = Mapping[str, Any]
 
-_STYLE: dict[Any, Any] = {
+_STYLE = {
+    **FILE,
     "axes.axisbelow": True,
     "axes.edgecolor": "#b9bec6",
-    "axes.grid": True,
     "axes.labelcolor": "#55595f",
-    "axes.spines.right": False,
-    "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 11,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "grid.color": "#e6e8eb",
-    "legend.frameon": False,
     "lines.linewidth": 1.8,
-    "svg.hashsalt": "fedmeta",  # the same numbers give the same file
     "xtick.color": "#55595f",
     "ytick.color": "#55595f",
 }
 _COLOURS = {"fedavg": "#c8540a", "per-fedavg": "#00805d", OURS: "#0a66a8"}
-_SERIES = ("#0a66a8", "#c8540a", "#00805d", "#a84d86", "#a87500", "#3a93c9", "#55595f", "#7a5a3c")
 _LINES = {"paper": "-", "tuned": "--", "extras": ":", DEFAULT: "-."}
 _INK = "#202327"
 _FAR = -20.0  # points: what the default loses beyond that is written, not drawn
@@ -54,23 +43,18 @@ _FAR = -20.0  # points: what the default loses beyond that is written, not drawn
 
 def draw(summary: Summary, folder: Path) -> list[Path]:
     """Draw every figure there are numbers for, each with their fingerprint; returns the files."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "report") from error
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, paint in _FIGURES.items():
         if not summary[name]:
             continue
-        with mpl.rc_context(_STYLE):
-            figure = Figure()
-            paint(figure, summary)
-            buffer, about = io.BytesIO(), {"Date": None, "Description": fingerprint(name, summary)}
-            figure.savefig(buffer, format="svg", metadata=about)
-        write_bytes(folder / f"{name}.svg", buffer.getvalue())
+        document = svg(
+            lambda figure, paint=paint: paint(figure, summary),  # type: ignore[misc]
+            _STYLE,
+            Description=fingerprint(name, summary),
+        )
+        write_bytes(folder / f"{name}.svg", document)
         written.append(folder / f"{name}.svg")
     return written
 
@@ -216,7 +200,7 @@ def _rho(figure: Figure, summary: Summary) -> None:
     for number, each in enumerate(axes):
         partition, data = PARTITIONS[number // len(names)], names[number % len(names)]
         found = at(summary, "rho", partition, data) or {}
-        for tint, (name, row) in zip(_SERIES, found.items(), strict=False):
+        for tint, (name, row) in zip(SERIES, found.items(), strict=False):
             lost = row["accuracy"]["diverged"] if row["accuracy"] else 0
             ending = f" ({lost} of {row['accuracy']['n']} diverged)" if lost else ""
             label = f"ρ = {name.removeprefix('rho-')}{ending}"
@@ -240,8 +224,8 @@ def _prior(figure: Figure, summary: Summary) -> None:
         }
         strengths = sorted(rows)
         for which, tint, label in (
-            ("new-precise", _SERIES[0], "targets of all classes"),
-            ("prior-precise", _SERIES[1], "targets of the prior task"),
+            ("new-precise", SERIES[0], "targets of all classes"),
+            ("prior-precise", SERIES[1], "targets of the prior task"),
         ):
             entries = [rows[strength][which] for strength in strengths]
             _line(axes, strengths, entries, tint, label)
@@ -277,7 +261,7 @@ def _samples(figure: Figure, summary: Summary) -> None:
     names = list(summary["samples"])
     axes = _panels(figure, 1, len(names), (3.7, 3.2))
     for number, (each, data) in enumerate(zip(axes, names, strict=True)):
-        for tint, (variant, found) in zip(_SERIES, summary["samples"][data].items(), strict=False):
+        for tint, (variant, found) in zip(SERIES, summary["samples"][data].items(), strict=False):
             rows = {
                 int(name.split("-")[1]): entry
                 for name, entry in found.items()
@@ -298,7 +282,7 @@ def _dissimilarity(figure: Figure, summary: Summary) -> None:
     """A dot per target and repeat."""
     (axes,) = _panels(figure, 1, 1, (6.4, 4.0))
     for found in summary["dissimilarity"].values():
-        for tint, (name, row) in zip(_SERIES, found.items(), strict=False):
+        for tint, (name, row) in zip(SERIES, found.items(), strict=False):
             if not row["targets"]:
                 continue
             label = f"{name.replace('-', ' ')} (correlation {words(row['correlation'])})"
@@ -331,14 +315,14 @@ def _ablation(figure: Figure, summary: Summary) -> None:
                 places.append(max(float(change["mean"]), far))
                 if change["mean"] < far:
                     text = f"◂ {change['mean']:.0f}"
-                    each.text(far, y, text, color=_SERIES[number], va="center", fontsize=8)
+                    each.text(far, y, text, color=SERIES[number], va="center", fontsize=8)
                 else:
-                    _mark(each, change, y, _SERIES[number], "o", named(data))
+                    _mark(each, change, y, SERIES[number], "o", named(data))
             asked = _published_change(summary, data, start)
             if asked is not None:
                 places.append(asked)
                 label = f"{named(data)}, as published"
-                each.axvline(asked, color=_SERIES[number], linestyle=":", label=label)
+                each.axvline(asked, color=SERIES[number], linestyle=":", label=label)
         each.axvline(0, color=_INK, linewidth=0.8)
         margin = 0.12 * (max(places) - min(places)) or 1.0
         each.set_xlim(min(places) - margin, max(places) + margin)  # wide intervals may leave it
@@ -364,7 +348,7 @@ def _robustness(figure: Figure, summary: Summary) -> None:
     for number, each in enumerate(axes):
         partition, data = PARTITIONS[number // len(names)], names[number % len(names)]
         places = at(found, partition, data) or {}
-        for tint, (initialisation, rows) in zip(_SERIES, places.items(), strict=False):
+        for tint, (initialisation, rows) in zip(SERIES, places.items(), strict=False):
             for kind, mark, label in (("fixed", "o--", "fixed ρ"), ("auto", "s-", "start of ρ")):
                 mine = {_penalty(name): row for name, row in rows.items() if name.startswith(kind)}
                 known = [(rho, row) for rho, row in sorted(mine.items()) if row["mean"] is not None]

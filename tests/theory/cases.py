@@ -20,16 +20,11 @@ from fedmeta.data.packing import pack
 from fedmeta.models import losses
 from fedmeta.models.losses import Loss
 from fedmeta.priors import SquaredEuclidean
-from fedmeta.theory import (
-    Constants,
-    NodeConstants,
-    Problem,
-    Sizes,
-    Snapshot,
-    snapshot,
-    softmax_regression,
-)
-from fedmeta.theory.closed_form import greater
+from fedmeta.theory.bounds import Sizes
+from fedmeta.theory.closed_form import elementwise_max, softmax_regression
+from fedmeta.theory.constants import Constants, NodeConstants
+from fedmeta.theory.lagrangian import Snapshot, snapshot
+from fedmeta.theory.problem import Problem
 from problems import PLAIN, classification, double, engine_for, paper_admm
 
 ALPHA = 0.1
@@ -75,7 +70,7 @@ def sigmoid_constants(data: NodeData) -> NodeConstants:
             gradient_deviation=FIRST * sqrt(float(squares.mean())),
             hessian_deviation=SECOND * sqrt(float(squares.square().mean())),
         )
-        largest = greater(largest, found)
+        largest = elementwise_max(largest, found)
     return largest
 
 

@@ -11,19 +11,12 @@ from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.sample_sets import NodeData, Samples, union
 from fedmeta.core.tree import Tree, squared_norm, subtract
-from fedmeta.theory import (
-    Bound,
-    Constants,
-    NodeConstants,
-    Problem,
-    Sizes,
-    adaptation_bound,
-    data_size,
-    forgetting,
-    judge_bound,
-    smallest_penalty,
-)
-from fedmeta.theory.closed_form import greater
+from fedmeta.theory.bounds import Bound, Sizes, adaptation_bound, data_size, forgetting
+from fedmeta.theory.closed_form import elementwise_max
+from fedmeta.theory.constants import Constants, NodeConstants
+from fedmeta.theory.penalties import smallest_penalty
+from fedmeta.theory.problem import Problem
+from fedmeta.theory.theorem_check import check_bound
 from theory.cases import ALPHA, CASES, Case, node_of, prior_of, run
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -74,10 +67,10 @@ def test_forgetting_by_hand() -> None:
 def test_verdicts_on_bounds() -> None:
     kept, broken = (Bound("some bound", False, left, {"a": 1.0, "b": 2.0}) for left in (2.9, 3.1))
     guessed = replace(HAND, closed_form=False)
-    assert judge_bound(kept, HAND).status == "holds"
-    assert judge_bound(kept, guessed).status == "not contradicted"
-    assert judge_bound(broken, HAND).status == judge_bound(broken, guessed).status == "violated"
-    assert str(judge_bound(broken, HAND)) == "some bound (as derived): violated, slack -0.1"
+    assert check_bound(kept, HAND).status == "holds"
+    assert check_bound(kept, guessed).status == "not contradicted"
+    assert check_bound(broken, HAND).status == check_bound(broken, guessed).status == "violated"
+    assert str(check_bound(broken, HAND)) == "some bound (as derived): violated, slack -0.1"
 
 
 DRAWS, FEW = 400, Sizes(3, 5)
@@ -104,7 +97,7 @@ def for_single_samples(case: Case, population: Samples) -> NodeConstants:
     found = NodeConstants(0.0, 0.0, 0.0)
     for row in range(len(population.mask)):
         one = Samples(*(part[row : row + 1] for part in population))
-        found = greater(found, case.closed(NodeData(one, one)))
+        found = elementwise_max(found, case.closed(NodeData(one, one)))
     return found
 
 
@@ -148,13 +141,13 @@ def test_data_size_and_adaptation_over_many_draws(case: Case) -> None:
     )
     sizes = [FEW] * len(nodes)
     found = data_size(constants, weights, sizes, mean_norm(expected), mean_norm(mixed))
-    assert judge_bound(found, constants).status == "holds"
+    assert check_bound(found, constants).status == "holds"
     # Stronger: the difference itself is within the terms that are not ε.
     assert 0 < mean_norm(subtract(expected, mixed)) <= found.right - found.terms["ε"]
 
     target = meta_gradients(case, theta, drawn(other, 9))
     adapted = adaptation_bound(constants, weights, sizes, FEW, mean_norm(target), mean_norm(mixed))
-    assert judge_bound(adapted, constants).status == "holds"
+    assert check_bound(adapted, constants).status == "holds"
     assert 0 < mean_norm(subtract(target, mixed)) <= adapted.right - adapted.terms["ε"]
 
 
@@ -179,4 +172,4 @@ def test_forgetting_bounds_on_a_run(case: Case) -> None:
         found.prior_gradient(after, before, constants.target.smoothness),
     ):
         assert bound.left > 0
-        assert judge_bound(bound, constants).status == "holds"
+        assert check_bound(bound, constants).status == "holds"

@@ -11,8 +11,9 @@ from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.core.sample_sets import NodeData, Samples, union
 from fedmeta.core.tree import Tree
-from fedmeta.theory import Constants, NodeConstants, Search, estimate
 from fedmeta.theory import estimation as estimates
+from fedmeta.theory.constants import Constants, NodeConstants
+from fedmeta.theory.estimation import Search, estimate
 from problems import double, flat, mlp, unflat
 from theory.cases import (
     ALPHA,

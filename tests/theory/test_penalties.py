@@ -11,16 +11,10 @@ from fedmeta.core.errors import SettingError
 from fedmeta.core.meta_gradient import InverseSchedule, MetaGradient
 from fedmeta.core.objective import Adaptation
 from fedmeta.models.networks import SamePool
-from fedmeta.theory import (
-    Constants,
-    NodeConstants,
-    diagnose,
-    inequalities,
-    judge_penalties,
-    rough_layers,
-    smallest_penalty,
-    summability,
-)
+from fedmeta.theory.assumptions import nonsmooth_layers, summability
+from fedmeta.theory.constants import Constants, NodeConstants
+from fedmeta.theory.penalties import inequalities, smallest_penalty
+from fedmeta.theory.theorem_check import check_penalties, check_theorem
 from problems import paper_admm
 from theory.cases import CASES, SOFTMAX, Case
 
@@ -88,23 +82,23 @@ def test_weights_must_fit_the_nodes(weights: list[float]) -> None:
 
 def test_estimates_never_say_holds() -> None:
     found = inequalities(UNIT, [0.5, 0.5], [20.0, 20.0], 0.0, 2.0, printed=False)
-    assert {v.status for v in judge_penalties(found, UNIT)} == {"holds"}
+    assert {v.status for v in check_penalties(found, UNIT)} == {"holds"}
     guessed = replace(UNIT, closed_form=False)
-    assert {v.status for v in judge_penalties(found, guessed)} == {"not contradicted"}
+    assert {v.status for v in check_penalties(found, guessed)} == {"not contradicted"}
 
 
 def test_the_diagnosis_names_what_a_small_penalty_violates() -> None:
     constants, weights = SOFTMAX.constants(), SOFTMAX.weights
     least = smallest_penalty(constants, weights)
     algorithm = paper_admm(Adaptation(0.1), curvature="exact")
-    good = diagnose(algorithm, constants, weights, least, module=SOFTMAX.module)
+    good = check_theorem(algorithm, constants, weights, least, module=SOFTMAX.module)
     assert good.inside
     assert [v.status for v in good.penalties if not v.printed] == ["holds"] * 3
 
     # One node alone, a little below: the first inequality, at that node.
     bad = [rho * (0.9 if node == 3 else 1.0) for node, rho in enumerate(least)]
     for known, other in ((True, "holds"), (False, "not contradicted")):
-        seen = diagnose(algorithm, replace(constants, closed_form=known), weights, bad)
+        seen = check_theorem(algorithm, replace(constants, closed_form=known), weights, bad)
         assert not seen.inside
         derived = {v.name: (v.status, v.where) for v in seen.penalties if not v.printed}
         assert derived["ρ/2 > 4wν"] == ("violated", 3)
@@ -137,7 +131,7 @@ def test_layers_that_break_smoothness_are_named() -> None:
         nn.ELU(alpha=0.5),
         nn.Softplus(),
     )
-    assert [(x.name, x.breaks) for x in rough_layers(module)] == [
+    assert [(x.name, x.breaks) for x in nonsmooth_layers(module)] == [
         ("1", "gradient"),
         ("2", "gradient"),
         ("4.inner.0", "gradient"),
@@ -149,7 +143,7 @@ def test_layers_that_break_smoothness_are_named() -> None:
 
 def test_departures_from_the_theorems_algorithm_are_named() -> None:
     algorithm = ADMMFedMeta(Adaptation(0.1, steps=3, batch_size=2))
-    seen = diagnose(algorithm, UNIT, [0.5, 0.5], [40.0, 40.0], module=nn.ReLU())
+    seen = check_theorem(algorithm, UNIT, [0.5, 0.5], [40.0, 40.0], module=nn.ReLU())
     assert not seen.inside
     assert {
         "the penalty changes during the run",

@@ -18,7 +18,7 @@ from fedmeta.core.serialization import from_plain
 from fedmeta.core.storage import write_json
 from fedmeta.report import format as fmt
 from fedmeta.report.diagnosis_page import against, constant_rows, headline, write_diagnosis
-from fedmeta.theory import Effort, Findings, examine
+from fedmeta.theory import Diagnosis, DiagnosisSettings, diagnose_run
 from fedmeta.training.ending import identify
 from fedmeta.training.job import Job, prepare
 from fedmeta.training.resume import check_same_run, stored_run
@@ -45,18 +45,18 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Replay the run, print what theory says of it, and write diagnosis.json and diagnosis.html."""
+    """Print what theory says of the run, and write diagnosis.json and diagnosis.html."""
     folder = RunFolder.open(Path(values["run"]))
-    effort = _effort(values)
+    settings = _settings(values)
     job = _reopened(folder, values)
     history = folder.history()
     with progress_bars() as bars:
         bar = bars("replay")
         bar.on_start(1, len(history))
-        findings = examine(job, history, effort, bar.on_round)
-    found = findings.plain()
+        diagnosis = diagnose_run(job, history, settings, bar.on_round)
+    found = diagnosis.plain()
     title = f"{job.algorithm.name} on {job.federation.name}"
-    _print(findings, found, title)
+    _print(diagnosis, found, title)
     write_json(folder.path / "diagnosis.json", found)
     say(f"numbers  {folder.path / 'diagnosis.json'}")
     page = folder.path / "diagnosis.html"
@@ -67,8 +67,8 @@ def run(values: Values) -> None:
         say(f"page     not written: {error}")
 
 
-def _effort(values: Values) -> Effort:
-    plain = Effort()
+def _settings(values: Values) -> DiagnosisSettings:
+    plain = DiagnosisSettings()
     given = {name: values[name] for name in ("every", "points", "nodes", "target")}
     chosen = {name: value for name, value in given.items() if value is not None}
     return replace(plain, search=replace(plain.search, seed=values["seed"] or 0), **chosen)
@@ -104,7 +104,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
     return job
 
 
-def _print(findings: Findings, found: dict[str, Any], title: str) -> None:
+def _print(diagnosis: Diagnosis, found: dict[str, Any], title: str) -> None:
     say(f"{title}: {headline(found)}")
     for note in found["notes"]:
         say(f"  {note}")
@@ -115,7 +115,7 @@ def _print(findings: Findings, found: dict[str, Any], title: str) -> None:
     names |= {"primal": "primal", "dual": "dual"}
     rows = [[str(r["round"]), *(fmt.number(r[key], 4) for key in names.values())] for r in shown]
     table("Along the run, exact", ["round", *names], rows)
-    rose, looked = findings.rises()
+    rose, looked = diagnosis.rises()
     if looked:
         say(f"𝓛 rose in {rose} of {looked} rounds")
     if found["slope"] is not None:

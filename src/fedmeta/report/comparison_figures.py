@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedmeta.report import format as fmt
-from fedmeta.report.drawing import (
-    Picture,
-    colour,
-    draw,
+from fedmeta.report.axes import (
     end_labels,
+    metric_axis,
+    metric_ticks,
+    named_rows,
     rounds_axis,
-    series_colour,
     value_axis,
 )
-from fedmeta.report.figures import mean_words, metric_axis, metric_ticks
+from fedmeta.report.picture import Picture, draw
 from fedmeta.report.reading import ComparisonFacts, RowFacts
+from fedmeta.report.style import WIDE, colour, series_colour
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def intervals(comparison: ComparisonFacts) -> Picture | None:
     rows = [(i, row) for i, row in enumerate(comparison.rows) if row.mean is not None]
     if not rows:
         return None
-    name = mean_words(comparison.metric)
+    name = fmt.mean_name(comparison.metric)
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
@@ -58,12 +58,8 @@ def intervals(comparison: ComparisonFacts) -> Picture | None:
                 va="center",
                 transform=axes.get_yaxis_transform(),
             )
-        labels = [fmt.shortened(row.label, 24) for _, row in rows]
-        axes.set_yticks(range(len(rows), 0, -1), labels, color=colour("ink"))
-        axes.set_ylim(0.3, len(rows) + 0.7)
+        named_rows(axes, [fmt.shortened(row.label, 24) for _, row in rows])
         metric_axis(axes, comparison.metric, shown)
-        axes.grid(visible=False, axis="y")
-        axes.grid(visible=True, axis="x")
 
     parts = [
         f"{row.label} {fmt.estimate(row.mean, row.ci95, comparison.metric)}" for _, row in rows
@@ -76,8 +72,7 @@ def intervals(comparison: ComparisonFacts) -> Picture | None:
         label=f"{name.capitalize()} by algorithm: {fmt.listed(parts)}.",
         caption=f"{name.capitalize()} of the new devices: the large dot is the mean over seeds, "
         f"{line}small dots are seeds, the upright stroke is the mean before adapting",
-        width=440,
-        height=50 + (_STEP + 6) * len(rows),
+        size=(WIDE, 50 + (_STEP + 6) * len(rows)),
     )
 
 
@@ -91,7 +86,7 @@ def learning_curves(comparison: ComparisonFacts) -> Picture | None:
     }
     if all(len(xs) < 2 for xs, *_ in curves.values()):
         return None
-    name = mean_words(comparison.metric)
+    name = fmt.mean_name(comparison.metric)
     label = "gradient evaluations per device" if by_gradients else "round"
 
     def paint(figure: Figure) -> None:
@@ -120,8 +115,7 @@ def learning_curves(comparison: ComparisonFacts) -> Picture | None:
         label=f"Learning curves: {name} of the new devices against {label} for "
         f"{fmt.listed([comparison.rows[number].label for number in curves])}.",
         caption=f"{name.capitalize()} of the new devices after adaptation, while training{band}",
-        width=440,
-        height=290,
+        size=(WIDE, 290),
     )
 
 
@@ -151,9 +145,7 @@ def paired_differences(comparison: ComparisonFacts) -> Picture | None:
                 va="center",
                 transform=axes.get_yaxis_transform(),
             )
-        labels = [f"− {fmt.shortened(pair.against, 24)}" for pair in rows]
-        axes.set_yticks(range(len(rows), 0, -1), labels, color=colour("ink"))
-        axes.set_ylim(0.3, len(rows) + 0.7)
+        named_rows(axes, [f"− {fmt.shortened(pair.against, 24)}" for pair in rows])
         reach = 1.1 * reach or 0.01
         axes.set_xlim(-reach, reach)
         axes.locator_params(axis="x", nbins=5)
@@ -163,8 +155,6 @@ def paired_differences(comparison: ComparisonFacts) -> Picture | None:
         )
         unit, judged = ("points", "better") if accuracy else ("mean squared error", "worse")
         axes.set_xlabel(f"{unit}; right of 0: {fmt.shortened(first, 20)} is {judged}", loc="right")
-        axes.grid(visible=False, axis="y")
-        axes.grid(visible=True, axis="x")
 
     parts = [f"{pair.against} {fmt.change(pair.mean, comparison.metric)}" for pair in rows]
     return draw(
@@ -173,8 +163,7 @@ def paired_differences(comparison: ComparisonFacts) -> Picture | None:
         label=f"{first} minus each other algorithm: {fmt.listed(parts)}.",
         caption=f"{first} minus each other, seed by seed, with the 95 % interval of the mean: "
         "blue where it is ahead, orange where behind, grey where that is unsure",
-        width=440,
-        height=64 + _STEP * len(rows),
+        size=(WIDE, 64 + _STEP * len(rows)),
     )
 
 

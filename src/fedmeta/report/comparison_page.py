@@ -6,8 +6,9 @@ from fedmeta.report import comparison_figures as figures
 from fedmeta.report import format as fmt
 from fedmeta.report.headline import comparison_headline, comparison_remarks
 from fedmeta.report.pages import render
+from fedmeta.report.picture import present
 from fedmeta.report.reading import ComparisonFacts, PairedFacts, RowFacts, RunFacts
-from fedmeta.report.run_page import federation_part, pictures, targets_part
+from fedmeta.report.run_page import federation_part, targets_part
 
 
 def comparison_page(comparison: ComparisonFacts) -> str:
@@ -22,10 +23,7 @@ def comparison_page(comparison: ComparisonFacts) -> str:
             "headline": comparison_headline(comparison),
             "remarks": comparison_remarks(comparison),
             "rows": [_row(row, comparison) for row in comparison.rows],
-            "charts": pictures(
-                figures.intervals(comparison),
-                figures.learning_curves(comparison),
-            ),
+            "charts": present(figures.intervals(comparison), figures.learning_curves(comparison)),
             "paired": figures.paired_differences(comparison),
             "paired_rows": [_pair(pair, comparison) for pair in comparison.paired],
             "example": first,

@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedmeta.report import format as fmt
-from fedmeta.report.drawing import (
-    Picture,
-    colour,
-    draw,
-    end_labels,
-    rounds_axis,
-    series_colour,
-    value_axis,
-)
-from fedmeta.report.figures import at_least_a_decade
+from fedmeta.report.axes import end_labels, value_axis
+from fedmeta.report.line_chart import Line, line_chart
+from fedmeta.report.picture import Picture, draw
+from fedmeta.report.style import WIDE, colour, series_colour
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SMALL = {"width": 380, "height": 250}
-_WIDE = 440
 Found = Mapping[str, Any]
-Line = tuple[list[float], list[float]]
 
 
 def values(found: Found) -> Picture | None:
     """𝓛 and F along the run."""
-    lines = {"𝓛": _series(found, "lagrangian"), "F(θ)": _series(found, "objective")}
-    return _lines(
-        lines,
-        name="values",
-        caption="Augmented Lagrangian 𝓛 and meta-objective F" if lines["𝓛"][0] else "F(θ)",
-        log=False,
-    )
+    both = bool(_series(found, "lagrangian")[0])
+    caption = "Augmented Lagrangian 𝓛 and meta-objective F" if both else "F(θ)"
+    keys = {"𝓛": "lagrangian", "F(θ)": "objective"}
+    return _lines(found, keys, name="values", caption=caption, log=False)
 
 
 def norms(found: Found) -> Picture | None:
     """‖∇F‖ and both residuals along the run."""
-    lines = {
-        "‖∇F‖": _series(found, "gradient_norm"),
-        "primal": _series(found, "primal"),
-        "dual": _series(found, "dual"),
-    }
+    keys = {"‖∇F‖": "gradient_norm", "primal": "primal", "dual": "dual"}
     caption = "Exact gradient norm and residuals (logarithmic axis)"
-    return _lines(lines, name="norms", caption=caption, log=True)
+    return _lines(found, keys, name="norms", caption=caption, log=True)
 
 
 def rate(found: Found) -> Picture | None:
@@ -79,7 +64,6 @@ def rate(found: Found) -> Picture | None:
         label=f"Smallest squared gradient norm so far against rounds, slope {slope}.",
         caption=f"Smallest ‖∇F‖² so far: log-log slope {slope}; the theorem promises at most −1 in "
         "the long run",
-        **_SMALL,
     )
 
 
@@ -114,7 +98,6 @@ def penalties(found: Found) -> Picture | None:
         label="Penalties of the source nodes and the smallest that the theorem allows.",
         caption="ρ of every source, and the smallest that the theorem allows, as derived and as "
         "printed (logarithmic axis)",
-        **_SMALL,
     )
 
 
@@ -162,46 +145,32 @@ def bounds(found: Found) -> Picture | None:
         label="Measured quantities and what theory bounds them by.",
         caption="The dot was measured; strokes are the bounds, orange as derived, grey as printed "
         "(logarithmic axis)",
-        width=_WIDE,
-        height=60 + 32 * len(rows),
+        size=(WIDE, 60 + 32 * len(rows)),
     )
 
 
-def _series(found: Found, key: str) -> Line:
+def _series(found: Found, key: str, positive: bool = False) -> tuple[list[float], list[float]]:
     pairs = [(each["round"], each[key]) for each in found["along"] if each[key] is not None]
+    pairs = [(x, y) for x, y in pairs if y > 0 or not positive]
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
-def _lines(lines: Mapping[str, Line], *, name: str, caption: str, log: bool) -> Picture | None:
+def _lines(
+    found: Found, keys: Mapping[str, str], *, name: str, caption: str, log: bool
+) -> Picture | None:
     """Lines against rounds, named at their ends; None if there is nothing to draw."""
-    shown = {}
-    for title, (xs, ys) in lines.items():
-        pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if y > 0 or not log]
-        if pairs:
-            shown[title] = ([x for x, _ in pairs], [y for _, y in pairs])
-    if not shown:
+    lines: list[Line] = []
+    for title, key in keys.items():
+        xs, ys = _series(found, key, positive=log)
+        if xs:
+            style = ("-", "--", ":")[len(lines)]
+            lines.append(Line(title, xs, ys, series_colour(len(lines)), style=style))
+    if not lines:
         return None
 
-    def paint(figure: Figure) -> None:
-        axes = figure.subplots()
-        if log:
-            axes.set_yscale("log")
-        ends = []
-        for number, (title, (xs, ys)) in enumerate(shown.items()):
-            style = ("-", "--", ":")[number]
-            axes.plot(xs, ys, style, color=series_colour(number))
-            ends.append((ys[-1], title, series_colour(number)))
-        rounds_axis(axes, int(max(xs[-1] for xs, _ in shown.values())))
-        if log:
-            at_least_a_decade(axes)
-        value_axis(axes)
-        end_labels(axes, ends, 200)
+    def plot(axes: Axes, line: Line) -> None:
+        axes.plot(line.xs, line.ys, line.style, color=line.tint)
 
-    last: Sequence[str] = [f"{title} {fmt.number(ys[-1])}" for title, (_, ys) in shown.items()]
-    return draw(
-        paint,
-        name=name,
-        label=f"{caption}. At the end: {fmt.listed(last)}.",
-        caption=caption,
-        **_SMALL,
-    )
+    last = fmt.listed([f"{line.name} {fmt.number(line.ys[-1])}" for line in lines])
+    label = f"{caption}. At the end: {last}."
+    return line_chart(lines, name=name, label=label, caption=caption, log=log, plot=plot)

@@ -11,6 +11,7 @@ from fedmeta.core.storage import write_bytes
 from fedmeta.report import diagnosis_figures as figures
 from fedmeta.report import format as fmt
 from fedmeta.report.pages import render, require_extras
+from fedmeta.report.picture import present
 
 SYMBOLS = {
     "smoothness": "μ",
@@ -37,18 +38,17 @@ def write_diagnosis(path: Path, found: Mapping[str, Any], title: str) -> None:
         title: of the run.
     """
     require_extras()
-    charts = (
-        figures.values(found),
-        figures.norms(found),
-        figures.rate(found),
-        figures.penalties(found),
-        figures.bounds(found),
-    )
     content = {
         "title": title,
         "headline": headline(found),
         "remarks": [f"{note[:1].upper()}{note[1:]}." for note in found["notes"]],
-        "charts": [chart for chart in charts if chart is not None],
+        "charts": present(
+            figures.values(found),
+            figures.norms(found),
+            figures.rate(found),
+            figures.penalties(found),
+            figures.bounds(found),
+        ),
         "constants": constant_rows(found),
         "against": against(found),
         "found": found,

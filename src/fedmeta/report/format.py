@@ -69,6 +69,16 @@ def metric(value: float | None, name: str) -> str:
     return f"{100 * value:.1f}{_SPACE}%" if name == "accuracy" else number(value)
 
 
+def metric_name(metric: str) -> str:
+    """What a metric is called in a sentence."""
+    return "accuracy" if metric == "accuracy" else "mean squared error"
+
+
+def mean_name(metric: str) -> str:
+    """The mean of a metric over devices."""
+    return "mean accuracy" if metric == "accuracy" else "mean squared error"
+
+
 def change(value: float | None, name: str) -> str:
     """A difference of two metrics, with its sign; accuracies differ by percentage points.
 

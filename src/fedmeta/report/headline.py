@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from fedmeta.config.training import loss_of
 from fedmeta.report import format as fmt
-from fedmeta.report.figures import fates
 from fedmeta.report.reading import UNFINISHED, ComparisonFacts, PairedFacts, RunFacts
 
 
@@ -151,7 +149,7 @@ def _test_size(run: RunFacts) -> str:
 
 
 def _who_gained(run: RunFacts) -> list[str]:
-    found = {how: n for how, n in fates(run).items() if n}
+    found = {how: n for how, n in run.outcomes().items() if n}
     remarks = []
     if run.adaptation_steps and found and len(run.targets) > 1:
         words = {"better": "got better", "unchanged": "stayed the same", "worse": "got worse"}
@@ -165,7 +163,7 @@ def _who_gained(run: RunFacts) -> list[str]:
 
 
 def _loss(run: RunFacts) -> str:
-    losses = [loss for record in run.history if (loss := loss_of(record)) is not None]
+    losses = run.series(run.loss_key)[1]
     if len(losses) < 2:
         return ""
     verb = "fell" if losses[-1] < losses[0] else "rose" if losses[-1] > losses[0] else "stayed"

@@ -11,9 +11,8 @@ from typing import Any
 
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.run_folder import Record, RunFolder
+from fedmeta.core.serialization import from_plain
 from fedmeta.core.storage import read_json
-from fedmeta.fleet.edge_table import EdgeStatus, read_edges
-from fedmeta.fleet.plan import FOLDER
 
 UNFINISHED = "unfinished"
 """The status of a run without summary.json: still running, or interrupted."""
@@ -68,6 +67,20 @@ class TargetFacts:
 
 
 @dataclass(frozen=True)
+class EdgeFacts:
+    """What the platform of a fleet last saw of an edge: a row of edges.json."""
+
+    name: str
+    nodes: int
+    state: str = "waiting"
+    last_seen: str = ""
+    rounds: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """A run folder.
 
@@ -99,7 +112,7 @@ class RunFacts:
     targets: Sequence[TargetFacts]
     parameters: int | None
     gradient_evaluations: float | None
-    edges: Sequence[EdgeStatus]
+    edges: Sequence[EdgeFacts]
 
     @property
     def algorithm(self) -> str:
@@ -125,6 +138,11 @@ class RunFacts:
         pairs = [(r["round"], r[key]) for r in self.history if _is_number(r.get(key))]
         return [number for number, _ in pairs], [float(value) for _, value in pairs]
 
+    @property
+    def loss_key(self) -> str:
+        """What the training loss is logged as: methods without a meta-loss have a local one."""
+        return "meta_loss" if self.series("meta_loss")[0] else "local_loss"
+
     def target_series(self, steps: int) -> tuple[list[int], list[float]]:
         """Rounds after which targets were evaluated, and their mean metric after some steps."""
         key = str(steps)
@@ -134,6 +152,20 @@ class RunFacts:
             if _is_number(record.get("target", {}).get(key))
         ]
         return [number for number, _ in pairs], [value for _, value in pairs]
+
+    def outcome(self, before: float, after: float) -> str:
+        """Whether a metric got "better", stayed "unchanged" or got "worse"."""
+        if before == after:
+            return "unchanged"
+        return "better" if (after > before) == (self.metric == "accuracy") else "worse"
+
+    def outcomes(self) -> dict[str, int]:
+        """How many targets adapting made better, left the same, and made worse."""
+        found = {"better": 0, "unchanged": 0, "worse": 0}
+        for target in self.targets:
+            if 0 in target.metric and self.adaptation_steps in target.metric:
+                found[self.outcome(target.metric[0], target.metric[self.adaptation_steps])] += 1
+        return found
 
     @property
     def evaluated_steps(self) -> list[int]:
@@ -232,7 +264,7 @@ def read_run(path: Path) -> RunFacts:
             targets=[_target(row) for row in summary.get("targets", [])],
             parameters=None if parameters is None else int(parameters),
             gradient_evaluations=None if gradients is None else float(gradients),
-            edges=read_edges(path / FOLDER),
+            edges=_edges(path / "fleet" / "edges.json"),
         )
 
 
@@ -308,6 +340,14 @@ def _federation(stored: Mapping[str, Any]) -> FederationFacts:
         ),
         notes=tuple(map(str, stored.get("notes", []))),
     )
+
+
+def _edges(file: Path) -> list[EdgeFacts]:
+    """The table of edges; empty before the first round, and without a fleet."""
+    if not file.exists():
+        return []
+    rows = read_json(file, "table of edges").get("edges", [])
+    return [from_plain(EdgeFacts, row, "edges") for row in rows]
 
 
 def _or_nan(value: Any) -> float:

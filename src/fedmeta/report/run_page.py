@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedmeta.fleet.edge_table import EdgeStatus
-from fedmeta.report import figures, repeat
+from fedmeta.report import curve_figures, federation_figures, repeat
 from fedmeta.report import format as fmt
-from fedmeta.report.drawing import Picture
 from fedmeta.report.headline import run_headline, run_remarks
 from fedmeta.report.pages import Fact, render
-from fedmeta.report.reading import UNFINISHED, FederationFacts, NodeFacts, RunFacts, TargetFacts
+from fedmeta.report.picture import present
+from fedmeta.report.reading import (
+    UNFINISHED,
+    EdgeFacts,
+    FederationFacts,
+    NodeFacts,
+    RunFacts,
+    TargetFacts,
+)
+from fedmeta.report.target_figures import targets_before_and_after
 
 _MOST_ROWS = 200  # of a table; what is left out is counted below it
 _SYMBOLS = {
@@ -45,11 +52,13 @@ def run_page(run: RunFacts) -> str:
             "remarks": run_remarks(run),
             "status": {UNFINISHED: "not ended"}.get(run.status, run.status),
             "tiles": _tiles(run),
-            "curves": pictures(
-                figures.loss_curve(run), figures.target_curve(run), figures.norms(run)
+            "curves": present(
+                curve_figures.loss_curve(run),
+                curve_figures.target_curve(run),
+                curve_figures.norms(run),
             ),
             "costs": _costs(run),
-            "timing": figures.timing(run),
+            "timing": curve_figures.timing(run),
             "settings": _settings(run),
             "identity": _identity(run),
             "code": repeat.code(run.settings, int(run.identity["seed"])),
@@ -75,7 +84,7 @@ def targets_part(run: RunFacts) -> dict[str, Any]:
         "adaptation_steps": steps,
         "steps": sorted(run.target_metric),
         "statistics": _statistics(run),
-        "dumbbells": figures.targets_before_and_after(run),
+        "dumbbells": targets_before_and_after(run),
         "targets": ordered[:_MOST_ROWS],
         "targets_left_out": max(0, len(ordered) - _MOST_ROWS),
         "supports": {node.name: node.support for node in run.federation.targets},
@@ -85,28 +94,23 @@ def targets_part(run: RunFacts) -> dict[str, Any]:
 def federation_part(federation: FederationFacts) -> dict[str, Any]:
     """What the pages of runs and comparisons show of the nodes."""
     known = all(node.classes for node in federation.nodes)  # a fleet's platform does not know
-    heat_map = figures.classes(federation) if known else None
-    crowded = figures.classes_per_node(federation) if known and not heat_map else None
+    heat_map = federation_figures.classes(federation) if known else None
+    crowded = federation_figures.classes_per_node(federation) if known and not heat_map else None
     return {
         "federation": federation,
         "federation_facts": _federation_facts(federation),
         "heat_map": heat_map,
-        "histograms": pictures(figures.sizes(federation), crowded),
+        "histograms": present(federation_figures.sizes(federation), crowded),
         "nodes": [_node(node) for node in federation.nodes[:_MOST_ROWS]],
         "nodes_left_out": max(0, len(federation.nodes) - _MOST_ROWS),
     }
-
-
-def pictures(*found: Picture | None) -> list[Picture]:
-    """Those that there is something to show in."""
-    return [picture for picture in found if picture is not None]
 
 
 def _tiles(run: RunFacts) -> list[Fact]:
     tiles = []
     after = run.target_metric.get(run.adaptation_steps)
     before = run.target_metric.get(0)
-    name = "Accuracy" if run.metric == "accuracy" else "Mean squared error"
+    name = fmt.metric_name(run.metric).capitalize()
     if after:
         note = ""
         if before and run.adaptation_steps:
@@ -246,7 +250,7 @@ def _federation_facts(federation: FederationFacts) -> list[Fact]:
     return facts
 
 
-def _edge(edge: EdgeStatus) -> dict[str, str]:
+def _edge(edge: EdgeFacts) -> dict[str, str]:
     return {
         "name": edge.name,
         "nodes": fmt.number(edge.nodes),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.storage import read_json
 from fedmeta.report import format as fmt
-from fedmeta.report.drawing import Picture, colour, draw
 from fedmeta.report.pages import render
+from fedmeta.report.picture import Picture, draw
+from fedmeta.report.style import colour
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,6 +168,5 @@ def heat_map(method: MethodFacts, tasks: Sequence[str]) -> Picture:
         "each of them (rows).",
         caption=f"{method.name}: accuracy in percent on the targets of each task (columns) after "
         "each task (rows); in bold what was just learned",
-        width=7 * max(map(len, labels)) + 20 + cell * len(tasks),
-        height=30 * len(matrix) + 30,
+        size=(7 * max(map(len, labels)) + 20 + cell * len(tasks), 30 * len(matrix) + 30),
     )

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedmeta.core.errors import MissingExtraError
 from fedmeta.core.storage import write_bytes
+from fedmeta.report.style import SERIES, svg
 
-_STYLE: dict[Any, Any] = {
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.family": "DejaVu Sans",
-    "grid.color": "#e6e8eb",
-    "legend.frameon": False,
-    "svg.hashsalt": "fedmeta",  # the same numbers give the same file
-}
-_NEW, _EARLIER, _BEST = "#0a66a8", "#c8540a", "#55595f"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_NEW, _EARLIER, _BEST = SERIES[0], SERIES[1], SERIES[6]
 
 
 def draw_sweep(result: Mapping[str, Any], path: Path) -> None:
@@ -28,12 +22,10 @@ def draw_sweep(result: Mapping[str, Any], path: Path) -> None:
     Args:
         result: what `fedmeta.studies.tune.tune` returned for points {"prior.strength": λ} alone.
         path: the file to write.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "report") from error
     trials = [each for each in result["trials"] if each["mean"] is not None]
     numbers = [each for each in trials if each["settings"]["prior.strength"] != "auto"]
     numbers.sort(key=lambda trial: float(trial["settings"]["prior.strength"]))
@@ -42,8 +34,8 @@ def draw_sweep(result: Mapping[str, Any], path: Path) -> None:
     if numbers and "earlier" in numbers[0]:
         earlier = [trial["earlier"] for trial in numbers]
         lines.append(("prior task, its sources", _EARLIER, earlier))
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+
+    def paint(figure: Figure) -> None:
         axes = figure.subplots()
         percent = bool(trials) and trials[0]["metric"] == "accuracy"
         for label, tint, judged in lines:
@@ -56,13 +48,12 @@ def draw_sweep(result: Mapping[str, Any], path: Path) -> None:
             axes.axvline(float(best), color=_BEST, linestyle=":", label="best of both")
         axes.set(xlabel="λ", ylabel="accuracy, %" if percent else "mean squared error")
         axes.legend()
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    write_bytes(path, buffer.getvalue())
+
+    write_bytes(path, svg(paint, size=(6.4, 3.6)))
 
 
 def _line(
-    axes: Any,
+    axes: Axes,
     strengths: Sequence[float],
     judged: Sequence[Mapping[str, Any]],
     unit: float,

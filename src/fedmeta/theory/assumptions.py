@@ -35,7 +35,7 @@ _KINKED: tuple[type[nn.Module], ...] = (
 )
 
 
-class RoughLayer(NamedTuple):
+class NonsmoothLayer(NamedTuple):
     """A layer that breaks an assumption.
 
     Args:
@@ -49,15 +49,15 @@ class RoughLayer(NamedTuple):
     breaks: str
 
 
-def rough_layers(module: nn.Module) -> tuple[RoughLayer, ...]:
+def nonsmooth_layers(module: nn.Module) -> tuple[NonsmoothLayer, ...]:
     """Which layers keep the loss from being smooth, or its Hessian from being Lipschitz.
 
     Only layers that are modules are seen, not functions that a model's own code calls.
 
     Example:
-        >>> rough_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ELU(), nn.Tanh()))
-        (RoughLayer(name='1', kind='ReLU', breaks='gradient'), \
-RoughLayer(name='2', kind='ELU', breaks='Hessian'))
+        >>> nonsmooth_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ELU(), nn.Tanh()))
+        (NonsmoothLayer(name='1', kind='ReLU', breaks='gradient'), \
+NonsmoothLayer(name='2', kind='ELU', breaks='Hessian'))
     """
     found = []
     for name, layer in module.named_modules():
@@ -65,10 +65,10 @@ RoughLayer(name='2', kind='ELU', breaks='Hessian'))
         kinked |= isinstance(layer, SamePool) and layer.kind == "max"
         kinked |= isinstance(layer, nn.ELU) and layer.alpha != 1
         if kinked:
-            found.append(RoughLayer(name, type(layer).__name__, "gradient"))
+            found.append(NonsmoothLayer(name, type(layer).__name__, "gradient"))
         elif isinstance(layer, nn.ELU | nn.CELU):
             # The slope is 1 on both sides of 0 and the curvature jumps from 1/α to 0.
-            found.append(RoughLayer(name, type(layer).__name__, "Hessian"))
+            found.append(NonsmoothLayer(name, type(layer).__name__, "Hessian"))
     return tuple(found)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from types import MappingProxyType
 
 from fedmeta.core.errors import SettingError, require, require_positive
 from fedmeta.theory.constants import Constants, NodeConstants, check_positive, times
@@ -42,9 +41,6 @@ class Bound:
     printed: bool
     left: float
     terms: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
 
     @property
     def right(self) -> float:
@@ -176,7 +172,6 @@ class Forgetting:
 
     def __post_init__(self) -> None:
         require_positive("the prior's strength λ", self.strength)
-        object.__setattr__(self, "pull", MappingProxyType(dict(self.pull)))
 
     def divergence(self, left: float, distance: float) -> Bound:
         """D_h(θ_ε, θ_p) ≤ (B/λ)‖θ_ε − θ_p‖, since D_h is convex and zero at θ_p.

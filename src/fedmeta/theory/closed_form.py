@@ -94,7 +94,7 @@ def softmax_regression(data: NodeData) -> NodeConstants:
         x = _extended(samples)
         lengths = x.square().sum(1)
         s = float(torch.linalg.eigvalsh(x.T @ x / len(x))[-1])
-        largest = greater(
+        largest = elementwise_max(
             largest,
             NodeConstants(
                 smoothness=s / 2,
@@ -107,7 +107,7 @@ def softmax_regression(data: NodeData) -> NodeConstants:
     return largest
 
 
-def greater(a: NodeConstants, b: NodeConstants) -> NodeConstants:
+def elementwise_max(a: NodeConstants, b: NodeConstants) -> NodeConstants:
     """The constants that hold for both: the larger of each."""
     return NodeConstants(
         *(max(getattr(a, name), getattr(b, name)) for name in NodeConstants.__dataclass_fields__)

@@ -24,6 +24,7 @@ from fedmeta.core.randomness import DiagnosisPurpose
 from fedmeta.core.sample_sets import NodeData, Samples, union
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.theory.constants import Constants, NodeConstants
+from fedmeta.theory.node_axis import broadcast, squared_norms
 
 Product = Callable[[Tree], Tree]
 """A symmetric linear map for every node, as Hessians are."""
@@ -263,7 +264,7 @@ def spectral_norm(
         norm = _norms(image)
         usable = norm.isfinite() & (norm > 0)
         vector = {
-            name: torch.where(_aligned(usable, leaf), leaf / _aligned(norm, leaf), vector[name])
+            name: torch.where(broadcast(usable, leaf), leaf / broadcast(norm, leaf), vector[name])
             for name, leaf in image.items()
         }
         grown = norm > largest * (1 + search.tolerance)
@@ -295,7 +296,7 @@ def _direction(key: Tensor, like: Tree) -> Tree:
     for place, (name, leaf) in enumerate(like.items()):
         draw = randomness.truncated_normal(randomness.fold(key, place), leaf[0].numel())
         drawn[name] = draw.reshape(1, *leaf.shape[1:]).to(leaf).expand_as(leaf)
-    return {name: leaf / _aligned(_norms(drawn), leaf) for name, leaf in drawn.items()}
+    return {name: leaf / broadcast(_norms(drawn), leaf) for name, leaf in drawn.items()}
 
 
 def _single(samples: Samples, place: int) -> Samples:
@@ -314,9 +315,4 @@ def _largest(values: Iterable[Tensor]) -> Tensor:
 
 def _norms(a: Tree) -> Tensor:
     """‖a_i‖ of every node, (I,)."""
-    return torch.stack([leaf.flatten(1).square().sum(1) for leaf in a.values()]).sum(0).sqrt()
-
-
-def _aligned(numbers: Tensor, leaf: Tensor) -> Tensor:
-    """One number per node, in the shape that multiplies a leaf with a node axis."""
-    return numbers.reshape(-1, *[1] * (leaf.ndim - 1))
+    return squared_norms(a).sqrt()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,18 +12,7 @@ from fedmeta.core import tree
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
-
-
-class Divergence(Protocol):
-    """What ties θ to the prior model, λ included."""
-
-    def value(self, theta: Tree) -> Tensor:
-        """λD_h(θ, θ_p)."""
-        ...
-
-    def gradient(self, theta: Tree) -> Tree:
-        """λ∇D_h(θ, θ_p)."""
-        ...
+from fedmeta.priors import Regularizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +32,7 @@ class Problem:
     adaptation: Adaptation
     data: NodeData
     weights: Tensor
-    prior: Divergence | None = None
+    prior: Regularizer | None = None
     chunk: int | None = None
 
     def node_value(self, theta: Tree, data: NodeData) -> Tensor:

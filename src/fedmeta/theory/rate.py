@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedmeta.core.errors import SettingError, require_whole
 from fedmeta.theory.bounds import Bound
 from fedmeta.theory.constants import Constants
-from fedmeta.theory.lagrangian import descent
+from fedmeta.theory.descent import descent_coefficients
 
 
 def stationarity(
@@ -36,13 +36,13 @@ def stationarity(
         floor: a number that F never falls below; 0 for losses that are not negative.
     """
     require_whole("rounds", rounds, 2)
-    falls = descent(constants, weights, penalties, strength, mu_r)
-    if min(*falls.a_e, *falls.a_p) <= 0:
+    coefficients = descent_coefficients(constants, weights, penalties, strength, mu_r)
+    if min(*coefficients.a_e, *coefficients.a_p) <= 0:
         raise SettingError(
             "the penalties are below what the theorem asks, so it bounds no gradient",
             "use those of smallest_penalty, or larger ones",
         )
     steep = sum(w * nu for w, nu in zip(weights, constants.nu(printed=False), strict=True))
-    rate = 2 * (first - floor) / (sum(falls.a_p) * (rounds - 1))
+    rate = 2 * (first - floor) / (sum(coefficients.a_p) * (rounds - 1))
     terms = {"steps of the platform": sum(penalties) ** 2 * rate, "duals": steep**2 * rate}
     return Bound("stationarity (Theorem 1)", False, left, terms)

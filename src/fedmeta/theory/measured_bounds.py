@@ -15,33 +15,35 @@ from fedmeta.priors import Bregman, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.priors.regularizer import part
 from fedmeta.theory.bounds import Bound, Sizes, adaptation_bound, data_size, forgetting
 from fedmeta.theory.constants import Constants, times
+from fedmeta.theory.descent import difference_step
 from fedmeta.theory.estimation import union_of
-from fedmeta.theory.falling import delta
 from fedmeta.theory.problem import Problem, difference_errors
 from fedmeta.theory.rate import stationarity
-from fedmeta.theory.replay import Look, Replay, checked, problem_of
-from fedmeta.theory.verdicts import Diagnosis, Verdict, judge_bound
+from fedmeta.theory.theorem_check import TheoremCheck, Verdict, check_bound
+from fedmeta.theory.trajectory import Measurement, Trajectory, diagnosable, problem_of
 from fedmeta.training.job import Job
 
 _FORMS = (False, True)  # as derived, as printed
 
 
-class Judged(NamedTuple):
-    """A bound, and what can be said of it."""
+class MeasuredBound(NamedTuple):
+    """A bound with its measured left side, and whether it holds."""
 
     bound: Bound
     verdict: Verdict
 
 
-def differences(job: Job, problem: Problem, constants: Constants, seen: Replay) -> list[Judged]:
+def difference_error_bounds(
+    job: Job, problem: Problem, constants: Constants, trajectory: Trajectory
+) -> list[MeasuredBound]:
     """The error of step 3 at the meta-model, with δ of the last round; none with exact curvature.
 
     printed: δζβ²      derived: δζ‖r‖²/2
     """
-    step = delta(checked(job), seen.rounds)
+    step = difference_step(diagnosable(job), trajectory.rounds)
     if not step:
         return []
-    errors, lengths = difference_errors(problem, seen.theta, step)
+    errors, lengths = difference_errors(problem, trajectory.theta, step)
     found = []
     for printed in _FORMS:
         bounds = []
@@ -50,53 +52,55 @@ def differences(job: Job, problem: Problem, constants: Constants, seen: Replay) 
             name = "δζβ²" if printed else "δζ‖r‖²/2"
             terms = {name: times(step, node.hessian, square)}
             bounds.append(Bound("difference error", printed, error, terms))
-        found.append(_judged(min(bounds, key=lambda bound: bound.slack), constants))
+        found.append(_measured(min(bounds, key=lambda bound: bound.slack), constants))
     return found
 
 
-def few_samples(
+def data_size_bounds(
     problem: Problem,
     constants: Constants,
     weights: Sequence[float],
     sizes: Sequence[Sizes],
     theta: Tree,
     epsilon: float,
-) -> list[Judged]:
+) -> list[MeasuredBound]:
     """Data size: all samples of a node stand for its expected loss, as support and as query set."""
     everything = union_of(problem.data)
     expected = replace(problem, data=NodeData(everything, everything))
-    left, guessed = expected.gradient_norm(theta), replace(constants, closed_form=False)
+    left, estimated = expected.gradient_norm(theta), replace(constants, closed_form=False)
     bounds = (data_size(constants, weights, sizes, left, epsilon, printed) for printed in _FORMS)
-    return [_judged(bound, guessed) for bound in bounds]
+    return [_measured(bound, estimated) for bound in bounds]
 
 
-def adapted(
+def adaptation_bounds(
     job: Job,
     constants: Constants,
     weights: Sequence[float],
     sizes: Sequence[Sizes],
     target: Node,
-    seen: Replay,
+    trajectory: Trajectory,
     epsilon: float,
-) -> list[Judged]:
+) -> list[MeasuredBound]:
     """Adaptation: ‖∇F_m‖ of the target on its own few samples."""
-    left = problem_of(job, [target], seen.adaptation).gradient_norm(seen.theta)
+    left = problem_of(job, [target], trajectory.adaptation).gradient_norm(trajectory.theta)
     own = Sizes(len(target.support), len(target.query))
-    guessed = replace(constants, closed_form=False)
+    estimated = replace(constants, closed_form=False)
     return [
-        _judged(adaptation_bound(constants, weights, sizes, own, left, epsilon, printed), guessed)
+        _measured(
+            adaptation_bound(constants, weights, sizes, own, left, epsilon, printed), estimated
+        )
         for printed in _FORMS
     ]
 
 
-def forgotten(
+def forgetting_bounds(
     prior: Any,
     constants: Constants,
     weights: Sequence[float],
     sizes: Sequence[Sizes],
     theta: Tree,
     epsilon: float,
-) -> list[Judged]:
+) -> list[MeasuredBound]:
     """Forgetting: how far D_h may be from 0, by the distance and, for ‖θ − θ_p‖², by itself.
 
     None for divergences of functions of θ, such as outputs: they need not be convex in θ.
@@ -108,38 +112,35 @@ def forgotten(
     distance = float(tree.squared_norm(gap).sqrt())
     found = []
     for printed in _FORMS:
-        pulled = forgetting(constants, weights, sizes, prior.strength, epsilon, printed)
-        found.append(_judged(pulled.divergence(left, distance), constants))
+        bounds = forgetting(constants, weights, sizes, prior.strength, epsilon, printed)
+        found.append(_measured(bounds.divergence(left, distance), constants))
         if isinstance(prior, SquaredEuclidean):
-            found.append(_judged(pulled.strongly_convex(left, 2.0), constants))
+            found.append(_measured(bounds.strongly_convex(left, 2.0), constants))
     return found
 
 
-def rate(
+def stationarity_bounds(
     job: Job,
     constants: Constants,
-    diagnosis: Diagnosis,
+    theorem: TheoremCheck,
     weights: Sequence[float],
     penalties: Sequence[float],
     strength: float,
     mu_r: float,
-    looks: Sequence[Look],
-) -> list[Judged]:
+    measurements: Sequence[Measurement],
+) -> list[MeasuredBound]:
     """Stationarity: the smallest ‖∇F‖², for runs that the theorem is about with exact curvature."""
-    algorithm = checked(job)
+    algorithm = diagnosable(job)
     exact = algorithm.curvature == "exact" and algorithm.platform == "linearised"
     bounded_below = job.loss in (cross_entropy, squared_error)
-    small = any(v.status == "violated" for v in diagnosis.penalties if not v.printed)
-    first = looks[0].lagrangian
-    if not exact or not bounded_below or small or diagnosis.departures or first is None:
+    first, rounds = measurements[0].lagrangian, len(measurements)
+    covered = exact and bounded_below and theorem.applies_to_algorithm
+    if not covered or first is None or rounds < 2:
         return []
-    if len(looks) < 2:
-        return []
-    left = min(look.gradient_norm for look in looks[1:]) ** 2
-    rounds = len(looks)
+    left = min(one.gradient_norm for one in measurements[1:]) ** 2
     bound = stationarity(constants, weights, penalties, rounds, left, first, 0.0, strength, mu_r)
-    return [_judged(bound, constants)]
+    return [_measured(bound, constants)]
 
 
-def _judged(bound: Bound, constants: Constants) -> Judged:
-    return Judged(bound, judge_bound(bound, constants))
+def _measured(bound: Bound, constants: Constants) -> MeasuredBound:
+    return MeasuredBound(bound, check_bound(bound, constants))

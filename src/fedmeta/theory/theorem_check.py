@@ -1,4 +1,4 @@
-"""From numbers to words: what holds, what is not contradicted, and what is violated."""
+"""Whether inequalities hold, and whether a run meets the conditions of the theorem."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import nn
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
 from fedmeta.theory.assumptions import (
-    RoughLayer,
+    NonsmoothLayer,
     Summability,
     departures,
-    rough_layers,
+    nonsmooth_layers,
     summability,
 )
 from fedmeta.theory.bounds import Bound
@@ -48,11 +48,11 @@ class Verdict:
         return f"{self.name} ({form}): {self.status}{place}, slack {self.slack:.3g}"
 
 
-def judge(kept: bool, closed_form: bool) -> Status:
+def status_of(kept: bool, closed_form: bool) -> Status:
     """The word for an inequality that the numbers keep or break.
 
     Example:
-        >>> judge(True, True), judge(True, False)
+        >>> status_of(True, True), status_of(True, False)
         ('holds', 'not contradicted')
     """
     if not kept:
@@ -60,28 +60,28 @@ def judge(kept: bool, closed_form: bool) -> Status:
     return "holds" if closed_form else "not contradicted"
 
 
-def judge_bound(bound: Bound, constants: Constants) -> Verdict:
+def check_bound(bound: Bound, constants: Constants) -> Verdict:
     """The verdict on a bound whose right side comes from these constants.
 
     With estimates "violated" may also mean that a constant is larger than was seen.
     """
-    status = judge(bound.slack >= 0, constants.closed_form)
+    status = status_of(bound.slack >= 0, constants.closed_form)
     return Verdict(bound.name, bound.printed, status, bound.slack)
 
 
-def judge_penalties(found: Sequence[Inequality], constants: Constants) -> tuple[Verdict, ...]:
+def check_penalties(found: Sequence[Inequality], constants: Constants) -> tuple[Verdict, ...]:
     """One verdict per inequality on ρ: of the node that has the least slack."""
     verdicts = []
     for name, printed in dict.fromkeys((one.name, one.printed) for one in found):
         same = [one for one in found if (one.name, one.printed) == (name, printed)]
         worst = min(same, key=lambda one: one.slack)
-        status = judge(worst.satisfied, constants.closed_form)
+        status = status_of(worst.satisfied, constants.closed_form)
         verdicts.append(Verdict(name, printed, status, worst.slack, worst.node))
     return tuple(verdicts)
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class TheoremCheck:
     """Whether a run lies inside the theorem, and where it does not.
 
     Args:
@@ -93,15 +93,20 @@ class Diagnosis:
 
     penalties: tuple[Verdict, ...]
     difference: Summability
-    layers: tuple[RoughLayer, ...]
+    layers: tuple[NonsmoothLayer, ...]
     departures: tuple[str, ...]
 
     @property
     def inside(self) -> bool:
         """Whether the derived inequalities are kept and nothing else stands against the theorem."""
+        smooth = not self.layers and self.difference.summable is not False
+        return self.applies_to_algorithm and smooth
+
+    @property
+    def applies_to_algorithm(self) -> bool:
+        """Whether the derived inequalities on ρ are kept, by the theorem's own algorithm."""
         kept = all(v.status != "violated" for v in self.penalties if not v.printed)
-        smooth = not (self.layers or self.departures)
-        return kept and smooth and self.difference.summable is not False
+        return kept and not self.departures
 
     def lines(self) -> tuple[str, ...]:
         """The same for people, a line each."""
@@ -114,7 +119,7 @@ class Diagnosis:
         )
 
 
-def diagnose(
+def check_theorem(
     algorithm: ADMMFedMeta,
     constants: Constants,
     weights: Sequence[float],
@@ -123,7 +128,7 @@ def diagnose(
     mu_r: float = 2.0,
     module: nn.Module | None = None,
     further: Sequence[str] = (),
-) -> Diagnosis:
+) -> TheoremCheck:
     """Hold a run against the theorem's assumptions.
 
     Args:
@@ -135,9 +140,9 @@ def diagnose(
     """
     arguments = constants, weights, penalties, strength, mu_r
     found = [*inequalities(*arguments, printed=False), *inequalities(*arguments, printed=True)]
-    return Diagnosis(
-        judge_penalties(found, constants),
+    return TheoremCheck(
+        check_penalties(found, constants),
         summability(algorithm.meta_gradient),
-        () if module is None else rough_layers(module),
+        () if module is None else nonsmooth_layers(module),
         (*departures(algorithm), *further),
     )

@@ -1,4 +1,4 @@
-"""What an examination of a run found, as numbers and as JSON."""
+"""What the diagnosis of a run found, as numbers and as JSON."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from typing import Any
 import numpy as np
 
 from fedmeta.theory.constants import Constants
-from fedmeta.theory.falling import changes
-from fedmeta.theory.measured import Judged
-from fedmeta.theory.replay import Replay
-from fedmeta.theory.verdicts import Diagnosis, Verdict
+from fedmeta.theory.descent import lagrangian_changes
+from fedmeta.theory.measured_bounds import MeasuredBound
+from fedmeta.theory.theorem_check import TheoremCheck, Verdict
+from fedmeta.theory.trajectory import Trajectory
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
+class Diagnosis:
     """What theory says of a run, and what was measured.
 
     Args:
-        replay: the run seen again.
+        trajectory: the run computed again.
         nodes: names of the sources that have constants.
         constants: theirs, and of `target`.
         target: name of the target that adaptation was judged at, or None.
         penalties: ρ_i of those nodes; under an automatic penalty those of a fixed one whose steps
             would be as long (the median over rounds, in proportion to w_i).
         least: the smallest ρ_i that the theorem allows: as derived and as printed.
-        diagnosis: ρ, δ, layers, departures.
-        allowed: by how much 𝓛 may change after each look; None where nothing is known.
-        falls: the verdict on that, or None.
+        theorem: ρ, δ, layers, departures.
+        allowed: by how much 𝓛 may change after each measurement; None where nothing is known.
+        descent: the verdict on that, or None.
         bounds: what is bounded, with verdicts.
         notes: what a reader should know besides.
     """
 
-    replay: Replay
+    trajectory: Trajectory
     nodes: tuple[str, ...]
     constants: Constants
     target: str | None
     penalties: tuple[float, ...]
     least: tuple[tuple[float, ...], tuple[float, ...]]
-    diagnosis: Diagnosis
+    theorem: TheoremCheck
     allowed: tuple[float | None, ...]
-    falls: Verdict | None
-    bounds: tuple[Judged, ...]
+    descent: Verdict | None
+    bounds: tuple[MeasuredBound, ...]
     notes: tuple[str, ...]
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """All of them, in the order of the theory."""
-        falls = () if self.falls is None else (self.falls,)
-        return (*self.diagnosis.penalties, *falls, *(each.verdict for each in self.bounds))
+        descent = () if self.descent is None else (self.descent,)
+        return (*self.theorem.penalties, *descent, *(each.verdict for each in self.bounds))
 
     @property
     def slope(self) -> float | None:
         """The log-log slope of the smallest ‖∇F‖² so far against the round; the theorem's is −1."""
-        seen = [(look.round, look.gradient_norm**2) for look in self.replay.looks]
+        seen = [(one.round, one.gradient_norm**2) for one in self.trajectory.measurements]
         if len(seen) < 3 or not all(square > 0 for _, square in seen):
             return None
         rounds, squares = np.array(seen).T
@@ -63,8 +63,12 @@ class Findings:
         return float(np.polyfit(np.log(rounds), np.log(least), 1)[0])
 
     def rises(self) -> tuple[int, int]:
-        """In how many rounds 𝓛 rose, and how many were looked at."""
-        known = [change for change in changes(self.replay.looks) if change is not None]
+        """In how many rounds 𝓛 rose, and how many were measured."""
+        known = [
+            change
+            for change in lagrangian_changes(self.trajectory.measurements)
+            if change is not None
+        ]
         return sum(change > 0 for change in known), len(known)
 
     def plain(self) -> dict[str, Any]:
@@ -82,15 +86,17 @@ class Findings:
             }
             for place, name in enumerate(self.nodes)
         ]
-        own, looks = self.constants.target, self.replay.looks
+        own, measurements = self.constants.target, self.trajectory.measurements
         along = [
-            {**{k: v for k, v in asdict(look).items() if k != "moved"}, "change": c, "allowed": a}
-            for look, c, a in zip(looks, changes(looks), self.allowed, strict=True)
+            {**{k: v for k, v in asdict(one).items() if k != "moved"}, "change": c, "allowed": a}
+            for one, c, a in zip(
+                measurements, lagrangian_changes(measurements), self.allowed, strict=True
+            )
         ]
         found = {
-            "rounds": self.replay.rounds,
-            "replay_off": self.replay.off,
-            "inside_the_theorem": self.diagnosis.inside,
+            "rounds": self.trajectory.rounds,
+            "replay_off": self.trajectory.deviation,
+            "inside_the_theorem": self.theorem.inside,
             "closed_form": self.constants.closed_form,
             "step_size": self.constants.step_size,
             "nodes": nodes,
@@ -107,9 +113,9 @@ class Findings:
                 }
                 for each in self.bounds
             ],
-            "difference": self.diagnosis.difference._asdict(),
-            "layers": [layer._asdict() for layer in self.diagnosis.layers],
-            "departures": list(self.diagnosis.departures),
+            "difference": self.theorem.difference._asdict(),
+            "layers": [layer._asdict() for layer in self.theorem.layers],
+            "departures": list(self.theorem.departures),
             "notes": list(self.notes),
             "slope": self.slope,
             "along": along,

@@ -1,9 +1,10 @@
-"""A run once more, round by round, with a close look at what it minimises.
+"""The iterates of a run, computed again, with F, its gradient and the Lagrangian at each.
 
 Checkpoints hold the newest states alone, and no θ_i. But a seed fixes a run: its rounds, computed
 again in the layout they were computed in, are the same to the last bit on the same machine. So the
-run is replayed, which costs what training did; what was logged tells whether it is the same run.
-Every look is exact and in float64, whatever the run computed in, and costs about two rounds more.
+run is recomputed, which costs what training did; what was logged tells whether it is the same run.
+Every measurement is exact and in float64, whatever the run computed in, and costs about two rounds
+more.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from fedmeta.theory.lagrangian import (
 from fedmeta.theory.problem import Problem
 from fedmeta.training.job import Job
 
-_COPIES = 6  # of all duals in float64 that a look holds at a time
+_COPIES = 6  # of all duals in float64 that a measurement holds at a time
 
 
 @dataclass(frozen=True)
-class Look:
-    """What is seen at the start of a round, at the θ that its nodes were sent.
+class Measurement:
+    """What is measured at the start of a round, at the θ that its nodes were sent.
 
     Args:
         round: t.
@@ -51,7 +52,7 @@ class Look:
         lagrangian: 𝓛 after the nodes' steps; None where θ_i or a fixed ρ_i do not exist.
         primal: (Σ‖θ_i − θ‖²)^½, likewise.
         dual: ‖∇_θ𝓛‖, likewise.
-        moved: how far everyone goes to the next round; None if that was not looked at.
+        moved: how far everyone goes to the next round; None if that was not measured.
     """
 
     round: int
@@ -64,79 +65,82 @@ class Look:
 
 
 @dataclass(frozen=True, eq=False)
-class Replay:
-    """A run seen again.
+class Trajectory:
+    """A run computed again.
 
     Args:
-        looks: in the order of rounds.
-        path: θ of some rounds in float64, the meta-model last.
+        measurements: in the order of rounds.
+        iterates: θ of some rounds in float64, the meta-model last.
         adaptation: how the meta-model adapts, in full batches.
         rounds: how many were computed.
-        off: the largest relative difference of a round's loss to the one that was logged.
+        deviation: the largest relative difference of a round's loss to the one that was logged.
     """
 
-    looks: tuple[Look, ...]
-    path: tuple[Tree, ...]
+    measurements: tuple[Measurement, ...]
+    iterates: tuple[Tree, ...]
     adaptation: Adaptation
     rounds: int
-    off: float
+    deviation: float
 
     @property
     def theta(self) -> Tree:
         """The meta-model."""
-        return self.path[-1]
+        return self.iterates[-1]
 
 
-def replay(
+def recompute(
     job: Job,
     history: Sequence[Record],
     every: int = 1,
     points: int = 2,
-    tell: Callable[[Record], None] | None = None,
-) -> Replay:
+    on_round: Callable[[Record], None] | None = None,
+) -> Trajectory:
     """Compute the logged rounds of a run again.
 
     Args:
         job: of ADMM-FedMeta, prepared as for the run.
         history: what was logged; as many rounds are computed.
-        every: look at every so manieth round, and at the last.
+        every: measure at every so manieth round, and at the last.
         points: how many θ along the way to keep, besides the last.
-        tell: is given the record of every round that is done.
+        on_round: is given the record of every round that is done.
     """
-    algorithm, rounds = checked(job), len(history)
+    algorithm, rounds = diagnosable(job), len(history)
     if rounds == 0:
         raise RunFolderError("the run has no rounds to look at", "train for at least one")
     keep = {1 + round(place * rounds / points) for place in range(points)}
-    looks: list[Look] = []
-    path: list[Tree] = []
-    off, before = 0.0, None
+    measurements: list[Measurement] = []
+    iterates: list[Tree] = []
+    deviation, before = 0.0, None
     problem = problem_of(job, job.federation.sources, algorithm.inner)
     with machine(job.layout.execution):
         engine = job.engine()
         state, nodes = engine.start(job.model.theta)
         for number in range(1, rounds + 1):
             due = (number - 1) % every == 0 or number == rounds
-            sent, rule = _doubled(algorithm.model(state)), _whole(algorithm, state)
-            duals = _doubled(nodes.get("dual", {})) if due else {}
+            sent, rule = _in_float64(algorithm.model(state)), _full_batch(algorithm, state)
+            duals = _in_float64(nodes.get("dual", {})) if due else {}
             if number in keep:
-                path.append(sent)
+                iterates.append(sent)
             state, nodes, metrics = engine.round(state, nodes, number)
-            off = max(off, _apart(metrics.get("meta_loss"), loss_of(history[number - 1])))
+            logged = loss_of(history[number - 1])
+            deviation = max(deviation, _relative_difference(metrics.get("meta_loss"), logged))
             if due:
                 now = replace(problem, adaptation=rule)
-                look, taken = _looked(job, now, number, sent, duals, nodes)
-                if before is not None and taken is not None and looks[-1].round == number - 1:
-                    looks[-1] = replace(looks[-1], moved=moves(before, taken))
-                looks.append(look)
+                measured, taken = _measure(job, now, number, sent, duals, nodes)
+                last = measurements[-1] if measurements else None
+                if last and before is not None and taken is not None and last.round == number - 1:
+                    measurements[-1] = replace(last, moved=moves(before, taken))
+                measurements.append(measured)
                 before = taken
-            if tell is not None:
-                tell(history[number - 1])
-        path.append(_doubled(algorithm.model(state)))
-    return Replay(tuple(looks), tuple(path), _whole(algorithm, state), rounds, off)
+            if on_round is not None:
+                on_round(history[number - 1])
+        iterates.append(_in_float64(algorithm.model(state)))
+    adaptation = _full_batch(algorithm, state)
+    return Trajectory(tuple(measurements), tuple(iterates), adaptation, rounds, deviation)
 
 
-def checked(job: Job) -> ADMMFedMeta:
-    """The job's algorithm, if this job can be looked at."""
+def diagnosable(job: Job) -> ADMMFedMeta:
+    """The job's algorithm, if this job can be diagnosed."""
     if not isinstance(job.algorithm, ADMMFedMeta):
         raise SettingError(
             f"the run is one of {job.algorithm.name}, and the theorem is about admm-fedmeta",
@@ -170,7 +174,7 @@ def problem_of(job: Job, nodes: Sequence[Node], rule: Adaptation) -> Problem:
     chunk = execution.chunk or 1
     if chunk < len(nodes):  # memory is short, and numbers are twice as long as in float32
         chunk = max(1, chunk // 2)
-    prior = checked(job).prior
+    prior = diagnosable(job).prior
     if prior is not None:
         prior = prior.fitted(model.theta) if prior.strength > 0 else None
     return Problem(
@@ -187,44 +191,44 @@ def penalties_of(job: Job) -> Tensor:
     """ρ_i of every source in float64; w_i under an automatic penalty."""
     sources = job.federation.sources
     sizes = torch.tensor([node.size for node in sources], dtype=torch.float64)
-    return checked(job).penalties([node.name for node in sources], sizes / sizes.sum())
+    return diagnosable(job).penalties([node.name for node in sources], sizes / sizes.sum())
 
 
-def all_counted(job: Job) -> bool:
+def full_participation(job: Job) -> bool:
     """Whether every node is counted in every round."""
     return job.spec.participation.fraction == 1 and job.spec.participation.lost == 0
 
 
-def _looked(
+def _measure(
     job: Job, problem: Problem, number: int, sent: Tree, before: Tree, nodes: NodeState
-) -> tuple[Look, Snapshot | None]:
-    look = Look(number, problem.value(sent), problem.gradient_norm(sent))
-    if not before or not all_counted(job):
-        return look, None
+) -> tuple[Measurement, Snapshot | None]:
+    measured = Measurement(number, problem.value(sent), problem.gradient_norm(sent))
+    if not before or not full_participation(job):
+        return measured, None
     rho = penalties_of(job).to(problem.weights.device)
-    at = snapshot(sent, before, _doubled(nodes["dual"]), rho)
-    look = replace(
-        look,
+    at = snapshot(sent, before, _in_float64(nodes["dual"]), rho)
+    measured = replace(
+        measured,
         lagrangian=augmented_lagrangian(problem, at, rho),
         primal=primal_residual(at),
         dual=dual_residual(problem, at, rho),
     )
-    return look, at
+    return measured, at
 
 
-def _whole(algorithm: ADMMFedMeta, state: PlatformState) -> Adaptation:
+def _full_batch(algorithm: ADMMFedMeta, state: PlatformState) -> Adaptation:
     """How the meta-model of a state adapts, in full batches and with float64 step sizes."""
     rule = algorithm.adaptation(state)
-    factors = None if rule.factors is None else _doubled(dict(rule.factors))
+    factors = None if rule.factors is None else _in_float64(dict(rule.factors))
     return replace(rule, batch_size=None, factors=factors)
 
 
-def _doubled(a: Tree) -> Tree:
+def _in_float64(a: Tree) -> Tree:
     """A copy in float64."""
     return {name: leaf.to(torch.float64, copy=True) for name, leaf in a.items()}
 
 
-def _apart(here: float | None, logged: float | None) -> float:
+def _relative_difference(here: float | None, logged: float | None) -> float:
     if here is None or logged is None:
         return 0.0
     return abs(here - logged) / max(abs(logged), 1e-30)

@@ -1,0 +1,158 @@
+"""Sufficient descent: by how much the augmented Lagrangian must fall, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
+from fedmeta.core.meta_gradient import InverseSchedule
+from fedmeta.theory.constants import Constants, check_positive, times
+from fedmeta.theory.lagrangian import Moves
+from fedmeta.theory.penalties import platform_coefficient
+from fedmeta.theory.theorem_check import TheoremCheck, Verdict, status_of
+from fedmeta.theory.trajectory import Measurement
+from fedmeta.training.job import Job
+
+_ROUNDING = {"float32": 1e-6, "float64": 1e-12}  # of what 𝓛 is, by what the run computed in
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The coefficients of the descent of 𝓛 in one round, one entry per source.
+
+    𝓛^{t+1} − 𝓛ᵗ ≤ −Σ (a_e‖Δθ_i‖² + a_p‖Δθ‖² − b_e‖Δθ_i‖ − b_p‖Δθ‖ − c)
+    """
+
+    a_e: tuple[float, ...]
+    a_p: tuple[float, ...]
+    b_e: tuple[float, ...]
+    b_p: tuple[float, ...]
+    c: tuple[float, ...]
+
+    def bound(self, moved: Moves) -> float:
+        """The right side, the largest change of 𝓛 from one round to the next: negative is a fall.
+
+        Args:
+            moved: between round t and round t + 1.
+        """
+        step, total = moved.platform, 0.0
+        for i, square in enumerate(moved.nodes):
+            total += self.a_e[i] * square - times(self.b_e[i], square**0.5)
+            total += self.a_p[i] * step - times(self.b_p[i], step**0.5) - self.c[i]
+        return -total
+
+
+def descent_coefficients(
+    constants: Constants,
+    weights: Sequence[float],
+    penalties: Sequence[float],
+    strength: float = 0.0,
+    mu_r: float = 2.0,
+    deltas: tuple[float, float] = (0.0, 0.0),
+    printed: bool = False,
+) -> Descent:
+    """The coefficients of `Descent` for one round.
+
+        a_e = ρ/2 − 4wν                         a_p = ρ/2 − 2w²ν²(4wν/ρ² + 1/ρ) − λμ_r/(2I)
+        b_e = e·δ_{t+1}                         b_p = 2wν·e·δ_{t+1}/ρ             e = αwζβ²
+        c   = 2(δ_t + δ_{t+1})²e²(4wν/ρ² + 1/ρ) + 2e²δ_{t+1}(δ_t + δ_{t+1})/ρ
+
+    They hold with room to spare: the platform's exact minimisation of its linearised part lowers 𝓛
+    by (ρ/2 − λμ_r/2I)‖Δθ‖² per node; a node's step by (ρ/2 − wν)‖Δθ_i‖², less (3wν/2)‖θ_i − θ‖²;
+    the dual's step adds ‖Δy‖²/ρ; and ‖θ_i − θ‖ = ‖Δy‖/ρ with ‖Δy‖ ≤ wν‖Δθ‖ + (δ_t + δ_{t+1})e.
+
+    Args:
+        constants, weights, penalties, strength, mu_r, printed: see `penalties.inequalities`.
+        deltas: δ_t and δ_{t+1} of the differences; (0, 0) with exact curvature, where b = c = 0.
+
+    Reference: Yue et al., MobiHoc 2021, lemma of sufficient descent.
+    """
+    count, (now, then) = len(constants.nodes), deltas
+    check_positive("weights", weights, count)
+    check_positive("penalties", penalties, count)
+    rows = []
+    nodes = zip(constants.nodes, constants.nu(printed), weights, penalties, strict=True)
+    for node, nu, w, rho in nodes:
+        e = times(constants.step_size, w, node.hessian, node.gradient, node.gradient)
+        s, both = w * nu, now + then
+        a_p = platform_coefficient(rho, s, strength * mu_r / count)
+        c = times(2, both, both, e, e, 4 * s / rho**2 + 1 / rho)
+        c += times(2, e, e, then, both, 1 / rho)
+        rows.append((rho / 2 - 4 * s, a_p, times(e, then), times(2, s, e, then, 1 / rho), c))
+    return Descent(*zip(*rows, strict=True))
+
+
+def lagrangian_changes(measurements: Sequence[Measurement]) -> tuple[float | None, ...]:
+    """𝓛^{t+1} − 𝓛ᵗ after every measurement; None where one of the two is not known."""
+    found: list[float | None] = []
+    for one, following in zip(measurements, (*measurements[1:], None), strict=True):
+        here = one.lagrangian
+        there = None if following is None or one.moved is None else following.lagrangian
+        found.append(None if here is None or there is None else there - here)
+    return tuple(found)
+
+
+def descent_bounds(
+    algorithm: ADMMFedMeta,
+    constants: Constants,
+    weights: Sequence[float],
+    penalties: Sequence[float],
+    strength: float,
+    mu_r: float,
+    measurements: Sequence[Measurement],
+) -> tuple[float | None, ...]:
+    """The largest change of 𝓛 after every measurement, as derived; None where theory has none.
+
+    Args:
+        algorithm: of the run.
+        constants, weights, penalties, strength, mu_r: see `penalties.inequalities`.
+        measurements: along the run.
+    """
+    found: list[float | None] = []
+    for one in measurements:
+        now, then = (difference_step(algorithm, one.round + later) for later in (0, 1))
+        if one.moved is None or now is None or then is None:
+            found.append(None)
+        else:
+            coefficients = descent_coefficients(
+                constants, weights, penalties, strength, mu_r, (now, then)
+            )
+            found.append(coefficients.bound(one.moved))
+    return tuple(found)
+
+
+def difference_step(algorithm: ADMMFedMeta, number: int) -> float | None:
+    """δ_t of a round; 0 with exact curvature, None if theory knows no such number.
+
+    Example:
+        >>> difference_step(ADMMFedMeta(penalty=1.0, curvature="finite-difference"), 10)
+        0.005
+    """
+    schedule = algorithm.difference
+    if algorithm.curvature == "exact":
+        return 0.0
+    if algorithm.curvature == "none" or not isinstance(schedule, InverseSchedule):
+        return None
+    return float((schedule.growth * number + schedule.offset) ** -schedule.power)
+
+
+def check_descent(
+    job: Job,
+    constants: Constants,
+    theorem: TheoremCheck,
+    measurements: Sequence[Measurement],
+    allowed: Sequence[float | None],
+) -> Verdict | None:
+    """Whether 𝓛 fell as it must, up to the rounding of the run; None where nothing must.
+
+    Nothing must where ρ is below its bound, or the run is not the theorem's algorithm.
+    """
+    pairs = zip(lagrangian_changes(measurements), allowed, strict=True)
+    slack = [may - did for did, may in pairs if did is not None and may is not None]
+    if not slack or not theorem.applies_to_algorithm:
+        return None
+    size = max(abs(one.lagrangian) for one in measurements if one.lagrangian is not None)
+    kept = min(slack) >= -size * _ROUNDING[job.layout.execution.dtype]
+    name = "𝓛 falls in every round by Σ(a_e‖Δθ_i‖² + a_p‖Δθ‖²)"
+    return Verdict(name, False, status_of(kept, constants.closed_form), min(slack))

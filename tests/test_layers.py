@@ -1,0 +1,167 @@
+"""Who may import whom: lower layers never import higher ones, and a report needs no engine."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+LAYERS = (
+    *("core", "data", "models", "priors", "algorithms", "uplink", "config", "engine"),
+    *("evaluation", "training", "studies", "theory", "export", "fleet", "report", "ui", "cli"),
+)
+
+UNNEEDED_BY_REPORTS = (
+    "fedmeta.engine",
+    "fedmeta.fleet",
+    "fedmeta.training.loop",
+    "fedmeta.training.job",
+    "fedmeta.training.together",
+    "fedmeta.training.repeats",
+    "flwr",
+)
+
+# Importing module and what it should not import. An entry that is no longer needed is an error.
+KNOWN_IN_REPORTS: dict[str, set[str]] = {
+    "fedmeta.report.repeat": {"fedmeta.engine.execution", "fedmeta.training.job"},
+}
+KNOWN_IN_LAYERS: dict[str, set[str]] = {
+    "fedmeta.config.settings": {"fedmeta.engine.execution", "fedmeta.training.job"},
+    "fedmeta.ui.open_models": {"fedmeta.cli.reopening"},
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """All modules of the package by name; a package stands for its `__init__`."""
+    found = {}
+    for path in sorted((SOURCE / "fedmeta").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """The modules that a module names in an import, wherever in its code the import stands."""
+    return frozenset(_imported(module))
+
+
+def _imported(module: str) -> Iterator[str]:
+    path = modules()[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            base = statement.module or ""
+            if statement.level:
+                above = package.split(".")[: len(package.split(".")) - statement.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            for alias in statement.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in modules() else base
+
+
+def layer(module: str) -> int | None:
+    """The place of a module's layer; None for the top of the package and everything outside."""
+    parts = module.split(".")
+    if parts[0] != "fedmeta" or len(parts) < 2:
+        return None
+    return LAYERS.index(parts[1]) if parts[1] in LAYERS else None
+
+
+def offences() -> dict[str, set[str]]:
+    """Imports of higher layers and of the top of the package, by importing module."""
+    found: dict[str, set[str]] = {}
+    for module in modules():
+        own = layer(module)
+        if own is None:
+            continue
+        for other in imported(module):
+            theirs = layer(other)
+            upwards = theirs is not None and theirs > own
+            top = other == "fedmeta" and LAYERS[own] != "cli"
+            if upwards or top:
+                found.setdefault(module, set()).add(other)
+    return found
+
+
+def is_unneeded(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in UNNEEDED_BY_REPORTS)
+
+
+def reached_from_report(skip: dict[str, set[str]]) -> dict[str, str]:
+    """Everything that importing fedmeta.report.* imports, with who imports it first.
+
+    The top of the package is left out: it is there for users, and imports training for them.
+    """
+    start = [name for name in modules() if name.startswith("fedmeta.report")]
+    reached = dict.fromkeys(start, "")
+    waiting = deque(start)
+    while waiting:
+        module = waiting.popleft()
+        if module not in modules():
+            continue
+        for name in sorted(imported(module) - skip.get(module, set())):
+            parts = name.split(".")
+            # Importing a module runs the `__init__` of every package around it.
+            around = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+            for each in around:
+                if each != "fedmeta" and each not in reached:
+                    reached[each] = module
+                    waiting.append(each)
+    return reached
+
+
+def chain(reached: dict[str, str], module: str) -> str:
+    steps = [module]
+    while reached[steps[-1]]:
+        steps.append(reached[steps[-1]])
+    return " <- ".join(steps)
+
+
+def test_every_folder_of_the_package_is_a_layer() -> None:
+    folders = {name.split(".")[1] for name, path in modules().items() if name.count(".") >= 1}
+    assert folders - {"__main__", "contract"} == set(LAYERS)
+
+
+def test_lower_layers_never_import_higher_ones() -> None:
+    found = offences()
+    lines = [
+        f"{module} imports {other}"
+        for module, others in sorted(found.items())
+        for other in sorted(others - KNOWN_IN_LAYERS.get(module, set()))
+    ]
+    assert not lines, "\n".join(lines)
+
+
+def test_a_report_imports_neither_the_engine_nor_flower() -> None:
+    reached = reached_from_report(KNOWN_IN_REPORTS)
+    chains = [chain(reached, module) for module in sorted(reached) if is_unneeded(module)]
+    assert not chains, "\n".join(chains)
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        (KNOWN_IN_LAYERS, offences()),
+        (KNOWN_IN_REPORTS, {name: set(imported(name)) for name in modules()}),
+    ],
+    ids=["layers", "reports"],
+)
+def test_known_exceptions_are_still_needed(
+    known: dict[str, set[str]], found: dict[str, set[str]]
+) -> None:
+    gone = {
+        f"{module} no longer imports {other}: delete the entry"
+        for module, others in known.items()
+        for other in others - found.get(module, set())
+    }
+    assert not gone, "\n".join(sorted(gone))
