@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments import EXPERIMENTS
-from experiments.inventing import invent
+from invented_results import invent
 from experiments.page import between, blank, disagreements, filled, render
 from experiments.results import Results
 from experiments.summary import _at_an_end, current_results, summary_of, write_summary
