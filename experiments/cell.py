@@ -120,11 +120,11 @@ def built(settings: Table, *layers: Table) -> Settings:
     return build_settings(table)
 
 
-def plain(settings: Settings) -> Table:
+def stored_settings(settings: Settings) -> Table:
     """Resolved settings to store with a result: all but seed, paths and what the machine does.
 
     Example:
-        >>> plain(built({"algorithm": "fedavg"}))["algorithm"]["name"]
+        >>> stored_settings(built({"algorithm": "fedavg"}))["algorithm"]["name"]
         'fedavg'
     """
     table: Table = to_plain(settings)
@@ -150,7 +150,7 @@ def budget(settings: Settings) -> Table:
         {'100 + 100': 200, '100 + 200': 300}
     """
     return {
-        "data": plain(settings)["data"],
+        "data": stored_settings(settings)["data"],
         "rounds": settings.training.rounds,
         "gradients": {
             f"{support} + {query}": settings.algorithm.gradients(support, query)

@@ -1,4 +1,4 @@
-"""A cell's repeats: what they are drawn from, and what is kept of each."""
+"""Training a cell with its seeds: the nodes of each, its run, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from experiments.cell import Cell
 from experiments.results import thinned
 from fedmeta.config.settings import Settings
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import Record
 from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
 from fedmeta.training.job import loss_of
-from fedmeta.training.repeats import Repeat, train_repeats
+from fedmeta.training.loop import Callback
+from fedmeta.training.repeats import Repeat, train_repeats, train_stages
 from fedmeta.training.together import Outcome
 
 
@@ -69,7 +71,42 @@ def record(seed: int, outcome: Outcome) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value not in ({}, [[], []])}
 
 
-def losses_of_models(repeats: Sequence[Repeat], outcomes: Sequence[Outcome]) -> list[float | None]:
+def train_seeds(
+    settings: Settings, nodes: Mapping[int, Federation], callbacks: Sequence[Callback] = ()
+) -> list[Outcome]:
+    """The same training for several seeds, each on nodes of its own."""
+    return train_repeats(_repeats(settings, nodes), callbacks)
+
+
+def train_cell(
+    cell: Cell, settings: Settings, stops: Sequence[int], callbacks: Sequence[Callback]
+) -> dict[int, list[dict[str, Any]]]:
+    """What is kept of the repeats of a cell, and after other rounds that are passed.
+
+    Args:
+        cell: for its seeds and what is kept of a run.
+        settings: as they are trained: at the tuned point and with the final number of rounds.
+        stops: numbers of rounds beside their own.
+        callbacks: of the training.
+    """
+    nodes = {seed: federation(settings.data, seed) for seed in cell.seeds}
+    kept: dict[int, list[dict[str, Any]]] = {}
+    for stop, outcomes in train_stages(_repeats(settings, nodes), stops, callbacks).items():
+        kept[stop] = [record(seed, each) for seed, each in zip(cell.seeds, outcomes, strict=True)]
+        if cell.final_loss:
+            losses = final_losses(settings, nodes, outcomes)
+            pairs = zip(kept[stop], losses, strict=True)
+            kept[stop] = [{**one, "final_loss": loss} for one, loss in pairs]
+    return kept
+
+
+def _repeats(settings: Settings, nodes: Mapping[int, Federation]) -> list[Repeat]:
+    return [Repeat(seeded(settings, seed), each) for seed, each in nodes.items()]
+
+
+def final_losses(
+    settings: Settings, nodes: Mapping[int, Federation], outcomes: Sequence[Outcome]
+) -> list[float | None]:
     """The source meta-loss of the models that runs ended with, on the samples of their first round.
 
     Losses on the way are those of the θ that were tried; a model that is an average of them was
@@ -77,29 +114,29 @@ def losses_of_models(repeats: Sequence[Repeat], outcomes: Sequence[Outcome]) -> 
     of θ¹ was seen, so that the two can be compared.
 
     Args:
-        repeats: what was trained, with step sizes that are not learned.
-        outcomes: how it ended.
+        settings: what was trained with, step sizes that are not learned.
+        nodes: of each seed.
+        outcomes: how it ended with each.
 
     Returns:
         None for a run that diverged.
     """
+    once = replace(settings, training=replace(settings.training, rounds=1))
     again = {
-        place: replace(
-            repeat,
-            settings=replace(repeat.settings, training=replace(repeat.settings.training, rounds=1)),
-            federation=repeat.federation.with_nodes(repeat.federation.sources),
-            scaling=outcome.meta_model.scaling,
-            initial=outcome.meta_model.theta,
-            folder=None,
+        seed: Repeat(
+            seeded(once, seed),
+            drawn.with_nodes(drawn.sources),
+            outcome.meta_model.scaling,
+            outcome.meta_model.theta,
         )
-        for place, (repeat, outcome) in enumerate(zip(repeats, outcomes, strict=True))
+        for (seed, drawn), outcome in zip(nodes.items(), outcomes, strict=True)
         if not isinstance(outcome, DivergedError)
     }
     losses: dict[int, float | None] = {}
-    for place, outcome in zip(again, train_repeats(list(again.values())), strict=True):
+    for seed, outcome in zip(again, train_repeats(list(again.values())), strict=True):
         if not isinstance(outcome, DivergedError):
-            losses[place] = short(loss_of(outcome.history[0]), 4)
-    return [losses.get(place) for place in range(len(repeats))]
+            losses[seed] = short(loss_of(outcome.history[0]), 4)
+    return [losses.get(seed) for seed in nodes]
 
 
 def means(metric: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
