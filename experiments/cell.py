@@ -18,7 +18,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Tasks:
-    """A continual problem: a model θ_p of a prior task, then a new task that starts from it.
+    """Two tasks: a model θ_p of a prior one, then a new one that starts from it.
 
     Classes are stretches of all classes in their order, from and to as shares of their number:
     [0.2, 1.0] are the classes 3 to 10 of ten.
@@ -60,7 +60,7 @@ class Cell:
         grid: values to try, by dotted key of the algorithm; a cell with a grid is a tuning cell.
         beyond: values further out, to be tried where the best point lies at that end. A search
             that has not tried them holds nevertheless: they are no part of the digest.
-        tasks: for continual problems: who holds which classes, or the whole sequence of tasks.
+        tasks: the two tasks, or the whole sequence of them, that are learned in a row, if any.
         final_loss: whether to keep the source meta-loss of the model that a run ended with.
     """
 

@@ -8,12 +8,12 @@ An experiment file has `title`, `repeats`, `settings` that all its cells share, 
     algorithm = ["fedavg"]                   some choices of an axis only
     settings = { … }                         on top of the choices
     tuned = true                             a tuning cell first; or the key of one: of the
-                                             algorithm or, for a continual problem, of λ
+                                             algorithm or, for two tasks, of λ
     tuned_after = "{data}/{algorithm}"       that tuning cell first: all but the first setting of
                                              the grid stays as that one found it
     grid = { step_size = [0.01, 0.03] }      values to try there, in place of the common ones
     equal = "{data}/admm-fedmeta/default"    as many rounds as cost that cell's gradients
-    tasks = { … }                            a continual problem, see `Tasks`
+    tasks = { … }                            two tasks in a row, see `Tasks`
     final_loss = true                        keep the source meta-loss of the final model
 
 Settings are merged in the order: experiment, axes as the key names them, block.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.experiment import Plot, Summary
-from experiments.names import OURS
+from experiments.names import OURS, PARTITIONS
 from experiments.statistics import Entry
 from fedmeta.core.errors import MissingExtraError
 from fedmeta.core.storage import write_bytes, writing
@@ -93,6 +93,19 @@ def panels(figure: Figure, rows: int, columns: int, size: tuple[float, float]) -
     """A grid of axes, row by row; `size` is that of one, in inches."""
     figure.set_size_inches(size[0] * columns, size[1] * rows + 0.5)
     return list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def panels_by_partition(
+    figure: Figure, data: Sequence[str], size: tuple[float, float]
+) -> list[tuple[Axes, str, str, bool]]:
+    """A row of axes per partition, a column per data set.
+
+    Returns:
+        Axes, partition, data set, and whether they are the first of their row.
+    """
+    places = [(partition, name, name == data[0]) for partition in PARTITIONS for name in data]
+    axes = panels(figure, len(PARTITIONS), len(data), size)
+    return [(each, *place) for each, place in zip(axes, places, strict=True)]
 
 
 def legend(figure: Figure, axes: Sequence[Axes], columns: int = 4) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cell import Key
 from experiments.experiment import Experiment, Found, Summary
-from experiments.figures import SERIES, logarithmic, panels
-from experiments.names import PARTITIONS, data_sets, named
+from experiments.figures import SERIES, logarithmic, panels_by_partition
+from experiments.names import data_sets, named
 from experiments.statistics import accuracy, at, mean_curve
 from experiments.tables import leaves, markdown, shown
 
@@ -35,9 +35,7 @@ def table(summary: Summary) -> str:
 def plot(figure: Figure, summary: Summary) -> None:
     """Training loss for several ρ; how many diverged stands in the legend."""
     names = [name for name in data_sets(summary) if any(name in v for v in summary["rho"].values())]
-    axes = panels(figure, len(PARTITIONS), len(names), (3.9, 3.2))
-    for number, each in enumerate(axes):
-        partition, data = PARTITIONS[number // len(names)], names[number % len(names)]
+    for each, partition, data, first in panels_by_partition(figure, names, (3.9, 3.2)):
         found = at(summary, "rho", partition, data) or {}
         for tint, (name, row) in zip(SERIES, found.items(), strict=False):
             lost = row["accuracy"]["diverged"] if row["accuracy"] else 0
@@ -48,7 +46,7 @@ def plot(figure: Figure, summary: Summary) -> None:
         logarithmic(each)
         if found:
             each.legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
-        if number % len(names) == 0:
+        if first:
             each.set_ylabel("meta-loss on the sources")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cell import Key
 from experiments.experiment import Experiment, Found, Goal, Summary
-from experiments.figures import INK, SERIES, legend, panels
+from experiments.figures import INK, SERIES, legend, panels_by_partition
 from experiments.names import DATA_SETS, PARTITIONS, data_sets, named
 from experiments.statistics import Entry, accuracy, at
 from experiments.tables import MISSING, leaves, markdown, shown
@@ -67,9 +67,8 @@ def plot(figure: Figure, summary: Summary) -> None:
     """Accuracy against ρ: fixed, and as the start of a ρ that finds itself."""
     found = summary["robustness"]
     names = [name for name in data_sets(summary) if any(name in each for each in found.values())]
-    axes = panels(figure, len(PARTITIONS), len(names), (3.9, 3.0))
-    for number, each in enumerate(axes):
-        partition, data = PARTITIONS[number // len(names)], names[number % len(names)]
+    panels = panels_by_partition(figure, names, (3.9, 3.0))
+    for each, partition, data, first in panels:
         places = at(found, partition, data) or {}
         for tint, (initialisation, rows) in zip(SERIES, places.items(), strict=False):
             for kind, mark, label in (("fixed", "o--", "fixed ρ"), ("auto", "s-", "start of ρ")):
@@ -90,9 +89,9 @@ def plot(figure: Figure, summary: Summary) -> None:
                         label="some runs diverged",
                     )  # fmt: skip
         each.set(title=f"{named(data)}, {partition}", xlabel="ρ", xscale="log")
-        if number % len(names) == 0:
+        if first:
             each.set_ylabel("accuracy, precise sets, %")
-    legend(figure, axes, 3)
+    legend(figure, [each for each, *_ in panels], 3)
 
 
 def _penalty(name: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from experiments.cell import Cell, Key, budget, built, stored_settings
 from experiments.results import Result, Results, machine_words, point_table
 from experiments.same_runs import differ_in_rounds_at_most, results_by_runs, runs_of
-from experiments.sequences import learn
+from experiments.sequences import train_sequence
 from experiments.training import federation, train_cell
 from experiments.tuning import further_out, search, tried_before
 from experiments.two_tasks import search_strength, train_two_tasks
@@ -234,10 +234,10 @@ def _on_the_way(
 def _found(
     ready: Ready, plan: Plan, progress: Callable[[str], Sequence[Callback]]
 ) -> dict[str, Any]:
-    """What a search or a continual problem comes to."""
+    """What a search or tasks in a row come to."""
     cell, point, _ = ready
     if isinstance(cell.tasks, TaskSequence):
-        return learn(cell, point, plan.machine, progress)
+        return train_sequence(cell, point, plan.machine, progress)
     if cell.grid and cell.tasks is not None:
         return search_strength(cell, plan.machine, progress)
     if cell.grid:

@@ -17,7 +17,7 @@ from fedmeta.config.settings import Settings, merged
 
 
 def runs_of(cell: Cell, settings: Settings) -> str | None:
-    """All that decides the runs of a cell, as text; None for searches and continual problems.
+    """All that decides the runs of a cell, as text; None for searches and tasks in a row.
 
     Args:
         cell: for its seeds and what is kept of a run.

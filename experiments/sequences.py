@@ -13,7 +13,7 @@ from experiments.declaration import TUNING, Declaration
 from experiments.experiment import Experiment, Found, Goal, Summary
 from experiments.names import named
 from experiments.statistics import Entry, Repeats, entry
-from experiments.tables import markdown, shown
+from experiments.tables import interval_text, markdown, shown
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.settings import Table, merged
 from fedmeta.core.errors import SettingError
@@ -57,7 +57,7 @@ def _cell(key: Key, sequence: TaskSequence, repeats: int, **further: Any) -> Cel
     return Cell(key, dict(sequence.settings), repeats, tasks=sequence, **further)
 
 
-def learn(
+def train_sequence(
     cell: Cell,
     point: Mapping[str, Any] | None,
     machine: Table,
@@ -168,7 +168,7 @@ def _rows(summary: Summary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 def _precise(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The measures on precise sets under their plain names."""
+    """The measures on precise sets under the names of the others."""
     named = {name: found.get(f"{name}-precise") for name in MEASURES}
     return {name: value for name, value in named.items() if value is not None}
 
@@ -275,8 +275,7 @@ def _words(row: Mapping[str, Any] | None, name: str) -> str | None:
     found: Entry | None = None if row is None else row.get(name)
     if found is None or found["mean"] is None:
         return None
-    width = "" if found["ci95"] is None else f" ± {found['ci95']:.2f}"
-    return f"{found['mean']:.2f}{width}"
+    return interval_text(found["mean"], found["ci95"])
 
 
 EXPERIMENT = Experiment("sequences", summarised, table, plot, cells=sequence_cells)

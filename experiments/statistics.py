@@ -22,7 +22,7 @@ def accuracy(repeats: Repeats, which: str = "accuracy") -> Entry | None:
     Args:
         repeats: as `training.record` gives them.
         which: "accuracy" (the paper's query sets), "precise", or "prior" and "prior_precise" for
-            the prior task of a continual problem.
+            the prior one of two tasks.
 
     Example:
         >>> run = {"diverged": False, "steps": 1, "accuracy": {"1": 0.5}}

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from experiments import tuning
 from experiments.cell import Key
 from experiments.experiment import Experiment, Found, Goal, Summary
-from experiments.figures import COLOURS, INK, legend, mark_mean, panels
+from experiments.figures import COLOURS, INK, legend, mark_mean, panels_by_partition
 from experiments.names import BASELINES, DEFAULT, OURS, PARTITIONS, data_sets, named
 from experiments.statistics import Entry, Repeats, accuracy, at, paired
-from experiments.tables import markdown, points, shown, words
+from experiments.tables import interval_text, markdown, points, shown, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,17 +132,11 @@ def difference(entry: Entry | None, published: Published | None) -> str:
 
 def printed(published: Published | None) -> str:
     """A published number as the paper prints it."""
-    if published is None:
-        return "–"
-    return f"{published.mean:.2f}" + (
-        "" if published.width is None else f" ± {published.width:.2f}"
-    )
+    return "–" if published is None else interval_text(*published)
 
 
 def plot(figure: Figure, summary: Summary) -> None:
     """Means with intervals by data set and partition; the paper's as diamonds."""
-    names = data_sets(summary)
-    axes = panels(figure, len(PARTITIONS), len(names), (4.0, 4.4))
     rows = [
         (algorithm, variant, ending)
         for algorithm in (*BASELINES, OURS)
@@ -150,8 +144,8 @@ def plot(figure: Figure, summary: Summary) -> None:
         for ending in UPDATES
         if not (algorithm == OURS and variant == "extras")
     ] + [(OURS, DEFAULT, "")]
-    for number, each in enumerate(axes):
-        partition, data = PARTITIONS[number // len(names)], names[number % len(names)]
+    places = panels_by_partition(figure, data_sets(summary), (4.0, 4.4))
+    for each, partition, data, first in places:
         for place, (algorithm, variant, ending) in enumerate(reversed(rows)):
             mine = at(summary, "table1", partition, data, algorithm, f"{variant}{ending}-precise")
             ours = at(summary, "table1", partition, data, algorithm, f"{variant}{ending}")
@@ -164,12 +158,11 @@ def plot(figure: Figure, summary: Summary) -> None:
             if published is not None and partition == "fixed-pairs":
                 each.plot(published.mean, place, "D", color=INK, markersize=4, label="published")
         labels = [f"{named(a)}, {v}, {UPDATES[e]}" for a, v, e in reversed(rows)]
-        first = number % len(names) == 0
         each.set_yticks(range(len(rows)), labels if first else [""] * len(rows), fontsize=7.5)
         each.set_ylim(-0.7, len(rows) - 0.3)
         each.set_title(f"{named(data)}, {partition}")
         each.set_xlabel("accuracy, %")
-    legend(figure, axes)
+    legend(figure, [each for each, *_ in places])
 
 
 def ahead(repeats: Mapping[Key, Repeats]) -> dict[str, Any]:
@@ -205,7 +198,7 @@ def ahead_table(summary: Summary) -> str:
     for partition, by_data in summary["ahead"].items():
         for data, budgets in by_data.items():
             for budget in budgets:
-                found = _duels(summary, partition, data, budget)
+                found = _compared(summary, partition, data, budget)
                 if found is not None:
                     cells = [found.tally, found.closest, found.least]
                     rows.append([partition, named(data), f"equal {budget}", *cells])
@@ -217,7 +210,7 @@ _MARK = "†"
 _AT_AN_END = f"{_MARK} its step size is the smallest or largest that its search has tried"
 
 
-class Duels(NamedTuple):
+class Comparison(NamedTuple):
     """The default against all variants of the baselines at one place and budget, in words."""
 
     tally: str
@@ -225,7 +218,7 @@ class Duels(NamedTuple):
     least: str
 
 
-def _duels(summary: Summary, partition: str, data: str, budget: str) -> Duels | None:
+def _compared(summary: Summary, partition: str, data: str, budget: str) -> Comparison | None:
     """How many it is ahead of, and by how much of the closest; None: there are none."""
     algorithms = at(summary, "ahead", partition, data, budget) or {}
     rivals = [
@@ -239,13 +232,15 @@ def _duels(summary: Summary, partition: str, data: str, budget: str) -> Duels | 
     tally = f"{won} of {len(rivals)}" if won == len(rivals) else f"**{won} of {len(rivals)}**"
     judged = [each for each in rivals if each[2]["mean"] is not None]
     if not judged:
-        return Duels(tally, "–", "–")
+        return Comparison(tally, "–", "–")
     name, variant, row = min(judged, key=lambda each: float(each[2]["mean"]))
     found = at(summary, "tuning", partition, data, name, variant.removesuffix(EQUAL)) or {}
     ends = any(each.startswith("step_size") for each in found.get("at_an_end", ()))
     lost = row["diverged_other"]
     missing = f" ({lost} of its runs diverged)" if lost else ""
-    return Duels(tally, f"{named(name)} {variant}{_MARK if ends else ''}{missing}", points(row))
+    return Comparison(
+        tally, f"{named(name)} {variant}{_MARK if ends else ''}{missing}", points(row)
+    )
 
 
 def headline(summary: Summary) -> str:
@@ -257,16 +252,16 @@ def headline(summary: Summary) -> str:
         cells = [printed(published), shown(mine.get("paper")), shown(mine.get(DEFAULT))]
         rows.append([named(data), *cells, f"≥ {GOALS[data]}"])
     numbers = markdown(["fixed pairs, %", "the paper", "preset `paper`", "default", "goal"], rows)
-    return f"{numbers}\n\n{_rivals_in_short(summary)}"
+    return f"{numbers}\n\n{_closest(summary)}"
 
 
-def _rivals_in_short(summary: Summary) -> str:
+def _closest(summary: Summary) -> str:
     rows = []
     for partition, by_data in summary["ahead"].items():
         for data in by_data:
-            duels = [_duels(summary, partition, data, each) for each in ("rounds", "gradients")]
+            found = [_compared(summary, partition, data, each) for each in ("rounds", "gradients")]
             cells = [
-                f"{each.tally}; {each.least} to {each.closest}" if each else "–" for each in duels
+                f"{each.tally}; {each.least} to {each.closest}" if each else "–" for each in found
             ]
             rows.append([f"{named(data)}, {partition.replace('-', ' ')}", *cells])
     heads = ["the default is ahead of; points to the closest"]
@@ -289,7 +284,7 @@ def _paper_numbers(summary: Summary) -> Iterator[Goal]:
             room = (mine["ci95"] or 0.0) + (published.width or 0.0)
             near = abs((mine["mean"] or 0.0) - published.mean) <= room
         text = f"preset paper on {data}, fixed pairs: intervals overlap"
-        yield text, f"{published.mean:.2f} ± {published.width:.2f}", words(mine), near
+        yield text, printed(published), words(mine), near
 
 
 def _default_numbers(summary: Summary) -> Iterator[Goal]:

@@ -27,6 +27,16 @@ def markdown(heads: Row, rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def interval_text(mean: float, width: float | None, sign: str = "") -> str:
+    """Mean ± half width, where there is one.
+
+    Example:
+        >>> interval_text(1.5, 0.25), interval_text(1.5, None, sign="+")
+        ('1.50 ± 0.25', '+1.50')
+    """
+    return f"{mean:{sign}.2f}" + ("" if width is None else f" ± {width:.2f}")
+
+
 def words(found: Entry | None) -> str | None:
     """Mean ± half width, and how many diverged, for people.
 
@@ -36,8 +46,7 @@ def words(found: Entry | None) -> str | None:
     """
     if found is None:
         return None
-    width = "" if found["ci95"] is None else f" ± {found['ci95']:.2f}"
-    text = "–" if found["mean"] is None else f"{found['mean']:.2f}{width}"
+    text = "–" if found["mean"] is None else interval_text(found["mean"], found["ci95"])
     lost = found["diverged"]
     return f"{text}, {lost} of {found['n']} diverged" if lost else text
 
@@ -51,7 +60,7 @@ def points(row: Entry | None) -> str:
     """A difference in points, with its interval."""
     if row is None or row["mean"] is None:
         return "–"
-    return f"{row['mean']:+.2f}" + ("" if row["ci95"] is None else f" ± {row['ci95']:.2f}")
+    return interval_text(row["mean"], row["ci95"], sign="+")
 
 
 def leaves(table: Mapping[str, Any], mark: str) -> Iterator[tuple[tuple[str, ...], Any]]:
