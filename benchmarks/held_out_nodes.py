@@ -30,15 +30,13 @@ import numpy as np
 from experiments.declaration import declaration
 from experiments.held_out import gain
 from experiments.results import machine_words
-from experiments.training import federation, final_losses, short, train_seeds
+from experiments.training import execution_of, federation, final_losses, short, train_seeds
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
 from fedmeta.config.settings import Settings, Table, build_settings, merged
 from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
-from fedmeta.core.serialization import from_plain
 from fedmeta.core.storage import write_json
 from fedmeta.data.federation import Federation
 from fedmeta.data.splitting import split
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT, nested
@@ -142,8 +140,7 @@ def tried(settings: Settings, seeds: range, constants: Mapping[str, float]) -> d
 
 def judged(outcome: Run, nodes: Federation, share: float) -> float | None:
     """Mean metric of the held-out nodes over many divisions of their samples; None: it diverged."""
-    table = outcome.summary["settings"]["execution"]
-    execution = from_plain(Execution, table, "execution")
+    execution = execution_of(outcome)
     model = outcome.meta_model
     steps = model.adaptation.steps
     found = [

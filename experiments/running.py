@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -13,7 +13,7 @@ from experiments.cell import Cell, Key, budget, built, stored_settings
 from experiments.results import Result, Results, machine_words, point_table
 from experiments.same_runs import differ_in_rounds_at_most, results_by_runs, runs_of
 from experiments.sequences import train_sequence
-from experiments.training import federation, train_cell
+from experiments.training import Progress, federation, train_cell
 from experiments.tuning import further_out, search, tried_before
 from experiments.two_tasks import search_strength, train_two_tasks
 from fedmeta.config.settings import Settings, Table
@@ -21,7 +21,7 @@ from fedmeta.core.errors import FedmetaError, SettingError
 from fedmeta.core.run_folder import versions
 from fedmeta.engine.execution import Execution
 from fedmeta.studies.sequences.declaration import TaskSequence
-from fedmeta.training.loop import Callback, gradient_evaluations
+from fedmeta.training.loop import gradient_evaluations
 
 _OF_A_RUN = ("versions", "machine", "precision", "date", "seconds")  # not of what is declared
 
@@ -93,9 +93,7 @@ def state(cell: Cell, results: Results) -> State:
     return "to run" if results.read(cell.key) is None else "outdated"
 
 
-def run_cells(
-    cells: Sequence[Cell], plan: Plan, progress: Callable[[str], Sequence[Callback]]
-) -> Iterator[Ended]:
+def run_cells(cells: Sequence[Cell], plan: Plan, progress: Progress) -> Iterator[Ended]:
     """Run what has no current result. A cell that cannot be run does not stop the others.
 
     Args:
@@ -180,7 +178,7 @@ def _run(
     later: Sequence[Cell],
     plan: Plan,
     known: dict[str, Result],
-    progress: Callable[[str], Sequence[Callback]],
+    progress: Progress,
 ) -> list[Cell]:
     """Train a cell and write its result, and those of later ones that its training passes.
 
@@ -231,9 +229,7 @@ def _on_the_way(
     return found
 
 
-def _found(
-    ready: Ready, plan: Plan, progress: Callable[[str], Sequence[Callback]]
-) -> dict[str, Any]:
+def _found(ready: Ready, plan: Plan, progress: Progress) -> dict[str, Any]:
     """What a search or tasks in a row come to."""
     cell, point, _ = ready
     if isinstance(cell.tasks, TaskSequence):

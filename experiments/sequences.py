@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -14,6 +14,7 @@ from experiments.experiment import Experiment, Found, Goal, Summary
 from experiments.names import named
 from experiments.statistics import Entry, Repeats, entry
 from experiments.tables import interval_text, markdown, shown
+from experiments.training import Progress
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.settings import Table, merged
 from fedmeta.core.errors import SettingError
@@ -22,7 +23,6 @@ from fedmeta.studies.sequences.measures import MEASURES, measured
 from fedmeta.studies.sequences.methods import JOINT, NONE, PRIORS, Method
 from fedmeta.studies.sequences.running import run_sequence
 from fedmeta.studies.tune import HELD_OUT
-from fedmeta.training.loop import Callback
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def train_sequence(
     cell: Cell,
     point: Mapping[str, Any] | None,
     machine: Table,
-    progress: Callable[[str], Sequence[Callback]],
+    progress: Progress,
 ) -> dict[str, Any]:
     """Run a cell: the `repeats` of a sequence, or the `trials` and the `best` λ.
 
@@ -84,9 +84,7 @@ def train_sequence(
     return {"repeats": found}
 
 
-def _search(
-    cell: Cell, sequence: TaskSequence, progress: Callable[[str], Sequence[Callback]]
-) -> dict[str, Any]:
+def _search(cell: Cell, sequence: TaskSequence, progress: Progress) -> dict[str, Any]:
     """Every λ on held-out source nodes; targets are not looked at."""
 
     def tried(strength: float) -> dict[str, Any]:

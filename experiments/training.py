@@ -12,11 +12,16 @@ from experiments.results import thinned
 from fedmeta.config.settings import Settings
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import Record
+from fedmeta.core.serialization import from_plain
 from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
+from fedmeta.engine.execution import Execution
 from fedmeta.training.job import loss_of
-from fedmeta.training.loop import Callback
+from fedmeta.training.loop import Callback, Run
 from fedmeta.training.repeats import Repeat, train_repeats, train_stages
 from fedmeta.training.together import Outcome
+
+Progress = Callable[[str], Sequence[Callback]]
+"""Given a label, the callbacks of a training."""
 
 
 def seeded(settings: Settings, seed: int) -> Settings:
@@ -137,6 +142,11 @@ def final_losses(
         if not isinstance(outcome, DivergedError):
             losses[seed] = short(loss_of(outcome.history[0]), 4)
     return [losses.get(seed) for seed in nodes]
+
+
+def execution_of(run: Run) -> Execution:
+    """How a run was computed, everything resolved."""
+    return from_plain(Execution, run.summary["settings"]["execution"], "execution")
 
 
 def means(metric: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

@@ -5,7 +5,7 @@ Judged as by `fedmeta.studies.tune`, the repeats of a point trained together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +15,14 @@ from experiments.names import named
 from experiments.results import Results, machine_words, point_table
 from experiments.statistics import rounded
 from experiments.tables import leaves, markdown
-from experiments.training import federation, short, train_seeds
+from experiments.training import Progress, execution_of, federation, short, train_seeds
 from fedmeta.algorithms.baseline import Baseline
 from fedmeta.config.settings import Settings, Table
 from fedmeta.core.errors import DivergedError
-from fedmeta.core.serialization import from_plain
 from fedmeta.data import Federation
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT, grid
-from fedmeta.training.loop import Callback
 from fedmeta.training.together import Outcome
 
 Trial = dict[str, Any]
@@ -35,7 +32,7 @@ def search(
     cell: Cell,
     base: Table,
     machine: Table,
-    progress: Callable[[str], Sequence[Callback]],
+    progress: Progress,
     known: Sequence[Trial] = (),
 ) -> dict[str, Any]:
     """Try every point of the grid, and beyond it where the best one lies at an end.
@@ -73,7 +70,7 @@ def _attempted(
     cell: Cell,
     point: Table,
     machine: Table,
-    progress: Callable[[str], Sequence[Callback]],
+    progress: Progress,
     trained: dict[str, list[Outcome]],
 ) -> Trial:
     """What held-out nodes reach with a point; `trained` has the trainings so far."""
@@ -178,11 +175,9 @@ def _judged(settings: Settings, nodes: Federation, outcome: Outcome) -> float | 
     inner = getattr(settings.algorithm, "inner", model.adaptation)
     # Learned step sizes are the model's own.
     if found is None or (model.adaptation.factors is None and inner != model.adaptation):
-        model, summary = replace(model, adaptation=inner), outcome.summary
-        execution = from_plain(Execution, summary["settings"]["execution"], "execution")
-        found = evaluate_model(
-            model, nodes, [inner.steps], execution=execution, seed=summary["seed"]
-        )
+        model = replace(model, adaptation=inner)
+        execution, seed = execution_of(outcome), outcome.summary["seed"]
+        found = evaluate_model(model, nodes, [inner.steps], execution=execution, seed=seed)
     return short(found.summary()[str(model.adaptation.steps)]["mean"])
 
 

@@ -6,24 +6,22 @@ what is kept of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from experiments.cell import Cell, Tasks
+from experiments.cell import Cell, Tasks, built
 from experiments.dissimilarity import dissimilarities
-from experiments.training import means, pool, record, short
+from experiments.training import Progress, execution_of, means, pool, record, short
 from experiments.tuning import best_point
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.settings import Table, merged, subtable
 from fedmeta.core.errors import DivergedError
-from fedmeta.core.serialization import from_plain
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out
 from fedmeta.data.federation import Role
 from fedmeta.data.precise import with_precise
-from fedmeta.engine.execution import Execution
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.sequences import Method, TaskSequence, TaskSettings
@@ -34,7 +32,6 @@ from fedmeta.training.loop import Callback, Run
 from fedmeta.training.repeats import train_repeats
 from fedmeta.training.together import Outcome
 
-Progress = Callable[[str], Sequence[Callback]]
 PRIOR, NEW = "prior", "new"
 
 
@@ -81,13 +78,13 @@ def search_strength(cell: Cell, machine: Table, progress: Progress) -> dict[str,
         progress: given a label, the callbacks of a training.
     """
     # Scaled by what source nodes hold: the pool has the targets' samples, too.
-    blind = merged([machine, {"data": {"scaling_from": "sources"}}])
-    drawn = {seed: one.held_out(HELD_OUT, seed) for seed, one in _drawn(cell, blind).items()}
-    sequence = _prior_sequence(cell, blind)
+    sources_only = merged([machine, {"data": {"scaling_from": "sources"}}])
+    drawn = {seed: one.held_out(HELD_OUT, seed) for seed, one in _drawn(cell, sources_only).items()}
+    sequence = _prior_sequence(cell, sources_only)
     theta_p = _learned(sequence, 0, _pasts(drawn), progress(f"θ_p of {cell.path}"))
     trials = []
     for point in grid(cell.grid):
-        sequence = _sequence(cell, blind, float(point["strength"]))
+        sequence = _sequence(cell, sources_only, float(point["strength"]))
         callbacks = progress(f"{cell.path} λ={point['strength']}")
         outcomes = _learned(sequence, 1, _pasts(drawn, theta_p), callbacks)
         reached = [_on_both(outcome, drawn[seed]) for seed, outcome in outcomes.items()]
@@ -115,12 +112,12 @@ def _sequence(
     """
     settings = merged([cell.settings, own or {}, machine])
     settings.pop("prior", None)
-    algorithm = settings.get("algorithm", ADMMFedMeta.name)
+    takes_prior = isinstance(built(settings).algorithm, ADMMFedMeta)
     return TaskSequence(
-        "/".join(cell.key),
+        cell.path,
         (TaskSettings(PRIOR), TaskSettings(NEW)),
         settings,
-        Method("euclidean" if algorithm == ADMMFedMeta.name else None),
+        Method("euclidean" if takes_prior else None),
         {"euclidean": strength},
     )
 
@@ -235,7 +232,7 @@ def _judged(outcome: Outcome, drawn: Drawn, tasks: Tasks) -> dict[str, Any]:
     }
     if tasks.dissimilarity:
         reached = (new.precise or new).values[model.adaptation.steps]
-        psi = dissimilarities(model, new_task, _execution(outcome))
+        psi = dissimilarities(model, new_task, execution_of(outcome))
         found["targets"] = [[short(a), short(b)] for a, b in zip(psi, reached, strict=True)]
     return found
 
@@ -251,8 +248,4 @@ def _on_both(outcome: Outcome, drawn: Drawn) -> float | None:
 
 def _evaluated(run: Run, federation: Federation, steps: Sequence[int]) -> Evaluation:
     seed = run.summary["seed"]
-    return evaluate_model(run.meta_model, federation, steps, execution=_execution(run), seed=seed)
-
-
-def _execution(run: Run) -> Execution:
-    return from_plain(Execution, run.summary["settings"]["execution"], "execution")
+    return evaluate_model(run.meta_model, federation, steps, execution=execution_of(run), seed=seed)
