@@ -122,4 +122,4 @@ def _published_change(summary: Summary, data: str, start: str) -> float | None:
     return None if published is None or ours is None else published.mean - float(ours)
 
 
-EXPERIMENT = Experiment("ablation", summarised, table, plot, {held_out.FOLDER: held_out.table})
+EXPERIMENT = Experiment(summarised, table, plot, {held_out.FOLDER: held_out.table})

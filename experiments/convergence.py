@@ -128,4 +128,4 @@ def plot(figure: Figure, summary: Summary) -> None:
     legend(figure, axes, min(4, 2 * len(names)))
 
 
-EXPERIMENT = Experiment("convergence", summarised, table, plot)
+EXPERIMENT = Experiment(summarised, table, plot)

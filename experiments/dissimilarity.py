@@ -109,4 +109,4 @@ def plot(figure: Figure, summary: Summary) -> None:
     legend(figure, [axes])
 
 
-EXPERIMENT = Experiment("dissimilarity", summarised, table, plot)
+EXPERIMENT = Experiment(summarised, table, plot)

@@ -25,10 +25,9 @@ Plot = Callable[["Figure", Summary], None]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of the page of results.
+    """A table or figure of the page of results; its name is that of its module, see `registry`.
 
     Args:
-        name: of its declaration (NAME.toml), of its folder of results, of its part of the page.
         summarised: its entries of the summary, from its results.
         table: in Markdown, from the summary.
         figure: draws it from the summary; None: it has none.
@@ -36,7 +35,6 @@ class Experiment:
         cells: what is declared, as cells.
     """
 
-    name: str
     summarised: Callable[[Found], Iterable[tuple[Key, Any]]]
     table: TableOf
     figure: Plot | None = None

@@ -20,8 +20,8 @@ from fedmeta.core.storage import write_bytes
 HEADLINE = "reproduced"
 SECTIONS: dict[str, TableOf] = {"goals": goals.table}
 """What the page has between its markers, in this order."""
-for _each in EXPERIMENTS.values():
-    SECTIONS |= {_each.name: _each.table, **_each.further}
+for _name, _each in EXPERIMENTS.items():
+    SECTIONS |= {_name: _each.table, **_each.further}
 FIGURES = {name: each.figure for name, each in EXPERIMENTS.items() if each.figure is not None}
 
 

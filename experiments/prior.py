@@ -53,4 +53,4 @@ def plot(figure: Figure, summary: Summary) -> None:
     legend(figure, [axes], 2)
 
 
-EXPERIMENT = Experiment("prior", on_both_tasks, table, plot)
+EXPERIMENT = Experiment(on_both_tasks, table, plot)

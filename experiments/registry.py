@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from experiments import (
-    ablation,
-    convergence,
-    dissimilarity,
-    prior,
-    rho,
-    robustness,
-    samples,
-    sequences,
-    table1,
-    table2,
-)
+from importlib import import_module
+
 from experiments.cell import Cell
 from experiments.declaration import declaration
 from experiments.experiment import Experiment
 from fedmeta.core.errors import SettingError, nearest
 
-_ORDER = (
-    table1,
-    table2,
-    convergence,
-    rho,
-    prior,
-    samples,
-    dissimilarity,
-    ablation,
-    robustness,
-    sequences,
-)
-EXPERIMENTS: dict[str, Experiment] = {each.EXPERIMENT.name: each.EXPERIMENT for each in _ORDER}
+EXPERIMENTS: dict[str, Experiment] = {
+    name: import_module(f"experiments.{name}").EXPERIMENT
+    for name in (
+        "table1",
+        "table2",
+        "convergence",
+        "rho",
+        "prior",
+        "samples",
+        "dissimilarity",
+        "ablation",
+        "robustness",
+        "sequences",
+    )
+}
+"""By their names: of module and declaration, of folder of results, of part of the page."""
 
 
 def cells(name: str, *, quick: bool = False) -> list[Cell]:

@@ -50,4 +50,4 @@ def plot(figure: Figure, summary: Summary) -> None:
             each.set_ylabel("meta-loss on the sources")
 
 
-EXPERIMENT = Experiment("rho", summarised, table, plot)
+EXPERIMENT = Experiment(summarised, table, plot)

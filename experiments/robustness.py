@@ -137,4 +137,4 @@ def _of_kind(rows: Mapping[str, Entry] | None, kind: str) -> list[Entry]:
     return [row for name, row in (rows or {}).items() if name.startswith(kind)]
 
 
-EXPERIMENT = Experiment("robustness", summarised, table, plot)
+EXPERIMENT = Experiment(summarised, table, plot)

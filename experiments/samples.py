@@ -46,4 +46,4 @@ def plot(figure: Figure, summary: Summary) -> None:
     legend(figure, axes)
 
 
-EXPERIMENT = Experiment("samples", by_protocol, table, plot)
+EXPERIMENT = Experiment(by_protocol, table, plot)

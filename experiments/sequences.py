@@ -276,4 +276,4 @@ def _words(row: Mapping[str, Any] | None, name: str) -> str | None:
     return interval_text(found["mean"], found["ci95"])
 
 
-EXPERIMENT = Experiment("sequences", summarised, table, plot, cells=sequence_cells)
+EXPERIMENT = Experiment(summarised, table, plot, cells=sequence_cells)

@@ -307,6 +307,4 @@ def _ahead_of_all(summary: Summary) -> Iterator[Goal]:
                 yield text, f"of all {RIVALS} baseline variants", measured, verdict
 
 
-EXPERIMENT = Experiment(
-    "table1", by_protocol, table, plot, {"ahead": ahead_table, "tuning": tuning.table}
-)
+EXPERIMENT = Experiment(by_protocol, table, plot, {"ahead": ahead_table, "tuning": tuning.table})

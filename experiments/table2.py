@@ -104,4 +104,4 @@ def goals(summary: Summary) -> Iterator[Goal]:
         yield f"table 2, {data}: drop from θ_p", f"≤ {drop}", words(lost), kept
 
 
-EXPERIMENT = Experiment("table2", on_both_tasks, table)
+EXPERIMENT = Experiment(on_both_tasks, table)
