@@ -29,14 +29,12 @@ import numpy as np
 
 from experiments.declaration import declaration
 from experiments.held_out import gain
-from experiments.repeats import federation, losses_of_models, seeded, short
 from experiments.results import machine_words
+from experiments.training import execution_of, federation, final_losses, short, train_seeds
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
-from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table, merged, nested
 from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
-from fedmeta.core.serialization import from_plain
 from fedmeta.core.storage import write_json
 from fedmeta.data.federation import Federation
 from fedmeta.data.splitting import split
@@ -44,7 +42,6 @@ from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.tune import HELD_OUT
 from fedmeta.training.run import Run
-from fedmeta.training.train import RunRequest, train_many
 
 FIRST_SEED = 100
 DIVISIONS = 20
@@ -115,23 +112,19 @@ def settings_of(asked: argparse.Namespace, data: str, partition: str, change: Ch
 
 def tried(settings: RunSpec, seeds: range, constants: Mapping[str, float]) -> dict[str, Any]:
     """What held-out nodes reach, and what is left of the source meta-loss, seed by seed."""
-    repeats = [
-        RunRequest(
-            seeded(settings, seed),
-            federation(settings.data, seed).hold_out(HELD_OUT, seed),
-        )
-        for seed in seeds
-    ]
+    nodes = {
+        seed: federation(settings.data_settings, seed).hold_out(HELD_OUT, seed) for seed in seeds
+    }
     with ExitStack() as changes:
         for name, value in constants.items():
             changes.enter_context(mock.patch.object(automatic_penalty, name, value))
-        outcomes = train_many(repeats)
+        outcomes = train_seeds(settings, nodes)
     accuracies, shares, rejected = [], [], []
-    finals = losses_of_models(repeats, outcomes)
-    for repeat, outcome, final in zip(repeats, outcomes, finals, strict=True):
+    finals = final_losses(settings, nodes, outcomes)
+    for drawn, outcome, final in zip(nodes.values(), outcomes, finals, strict=True):
         if isinstance(outcome, DivergedError) or final is None:
             continue
-        reached_here = judged(outcome, repeat)
+        reached_here = judged(outcome, drawn, settings.data_settings.support_share)
         if reached_here is not None:
             accuracies.append(100 * reached_here)
             shares.append(final / outcome.history[0]["meta_loss"])
@@ -148,15 +141,14 @@ def tried(settings: RunSpec, seeds: range, constants: Mapping[str, float]) -> di
     }
 
 
-def judged(outcome: Run, repeat: RunRequest) -> float | None:
+def judged(outcome: Run, nodes: Federation, share: float) -> float | None:
     """Mean metric of the held-out nodes over many divisions of their samples; None: it diverged."""
-    table = outcome.summary["settings"]["execution"]
-    execution = from_plain(Execution, table, "execution")
-    model, share = outcome.meta_model, repeat.spec.data_settings.support_share
+    execution = execution_of(outcome)
+    model = outcome.meta_model
     steps = model.adaptation.steps
     found = [
         evaluate_model(model, each, [steps], execution=execution)
-        for each in divided_anew(repeat.federation, share)
+        for each in divided_anew(nodes, share)
     ]
     means = [each.summary()[str(steps)]["mean"] for each in found]
     finite = [mean for mean in means if mean is not None]

@@ -19,7 +19,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Tasks:
-    """A continual problem: a model θ_p of a prior task, then a new task that starts from it.
+    """Two tasks: a model θ_p of a prior one, then a new one that starts from it.
 
     Classes are stretches of all classes in their order, from and to as shares of their number:
     [0.2, 1.0] are the classes 3 to 10 of ten.
@@ -61,7 +61,7 @@ class Cell:
         grid: values to try, by dotted key of the algorithm; a cell with a grid is a tuning cell.
         beyond: values further out, to be tried where the best point lies at that end. A search
             that has not tried them holds nevertheless: they are no part of the digest.
-        tasks: for continual problems: who holds which classes, or the whole sequence of tasks.
+        tasks: the two tasks, or the whole sequence of them, that are learned in a row, if any.
         final_loss: whether to keep the source meta-loss of the model that a run ended with.
     """
 
@@ -121,11 +121,11 @@ def built(settings: Table, *layers: Table) -> RunSpec:
     return RunSpec.from_dict(table)
 
 
-def plain(settings: RunSpec) -> Table:
+def stored_settings(settings: RunSpec) -> Table:
     """Resolved settings to store with a result: all but seed, paths and what the machine does.
 
     Example:
-        >>> plain(built({"algorithm": "fedavg"}))["algorithm"]["name"]
+        >>> stored_settings(built({"algorithm": "fedavg"}))["algorithm"]["name"]
         'fedavg'
     """
     table: Table = to_plain(settings)
@@ -151,7 +151,7 @@ def budget(settings: RunSpec) -> Table:
         {'100 + 100': 200, '100 + 200': 300}
     """
     return {
-        "data": plain(settings)["data"],
+        "data": stored_settings(settings)["data"],
         "rounds": settings.training.rounds,
         "gradients": {
             f"{support} + {query}": settings.algorithm.gradients(support, query)

@@ -6,10 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments import EXPERIMENTS
 from experiments.cell import Cell
-from experiments.declaration import cells
 from experiments.page import HEADLINE, render
+from experiments.registry import EXPERIMENTS, all_cells, cells
 from experiments.results import Results
 from experiments.running import Plan, run_cells, selected, state
 from experiments.summary import write_summary
@@ -29,7 +28,7 @@ def run(values: Values) -> None:
         raise SettingError(f"there is no experiment {what!r}", nearest(what, _WORDS))
     results = Results(_folder(values))
     if what in EXPERIMENTS or what == "all":
-        names = EXPERIMENTS if what == "all" else (what,)
+        names = tuple(EXPERIMENTS) if what == "all" else (what,)
         found = _cells(names, values)
         if values["list"]:
             _show(found, results)
@@ -74,7 +73,7 @@ def _run(found: list[Cell], results: Results, values: Values) -> int:
         "execution.threads": values["threads"],
     }
     given: Table = nested({name: each for name, each in machine.items() if each is not None})
-    others = [each for name in EXPERIMENTS for each in cells(name, quick=values["quick"])]
+    others = all_cells(quick=values["quick"])
     plan = Plan(results, given, values["force"], values["seconds"], others)
     counts = dict.fromkeys(("ran", "same", "kept", "failed", "no time"), 0)
     with progress_bars() as bar:

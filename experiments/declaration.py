@@ -8,12 +8,12 @@ An experiment file has `title`, `repeats`, `settings` that all its cells share, 
     algorithm = ["fedavg"]                   some choices of an axis only
     settings = { … }                         on top of the choices
     tuned = true                             a tuning cell first; or the key of one: of the
-                                             algorithm or, for a continual problem, of λ
+                                             algorithm or, for two tasks, of λ
     tuned_after = "{data}/{algorithm}"       that tuning cell first: all but the first setting of
                                              the grid stays as that one found it
     grid = { step_size = [0.01, 0.03] }      values to try there, in place of the common ones
     equal = "{data}/admm-fedmeta/default"    as many rounds as cost that cell's gradients
-    tasks = { … }                            a continual problem, see `Tasks`
+    tasks = { … }                            two tasks in a row, see `Tasks`
     final_loss = true                        keep the source meta-loss of the final model
 
 Settings are merged in the order: experiment, axes as the key names them, block.
@@ -29,9 +29,7 @@ from importlib.resources import files
 from string import Formatter
 from typing import Any
 
-from experiments import EXPERIMENTS
 from experiments.cell import Cell, Key, Tasks
-from experiments.sequences import sequence_cells
 from fedmeta.config.tables import Table, merged
 from fedmeta.core.errors import SettingError, nearest
 
@@ -100,32 +98,18 @@ def declaration(name: str, *, quick: bool = False) -> Declaration:
         >>> declaration("table1").title
         'Table 1: accuracy of target nodes after adaptation'
     """
-    if name not in EXPERIMENTS:
-        raise SettingError(f"experiment {name!r} is unknown", nearest(name, EXPERIMENTS))
     return Declaration(name, _read(name), _read("common"), quick)
 
 
-def cells(name: str, *, quick: bool = False) -> list[Cell]:
-    """All cells of an experiment, the tuning cells that others rest on before them.
-
-    Args:
-        name: of the experiment.
-        quick: a small version of it on data that come along.
-
-    Example:
-        >>> cells("table1")[0].path
-        'table1/fixed-pairs/fashion-mnist/fedavg/paper'
-    """
-    declared = declaration(name, quick=quick)
-    if name == "sequences":
-        return sequence_cells(declared.content, declared.repeats, TUNING, quick=quick)
+def declared_cells(declared: Declaration) -> list[Cell]:
+    """The cells of all blocks, the tuning cells that others rest on before them."""
     made: dict[Key, Cell] = {}
     for block in declared.content["cells"]:
         for each, after in _expanded(declared, block):
             if each.key in made:
-                if quick:  # all data sets are one there
+                if declared.quick:  # all data sets are one there
                     continue
-                raise SettingError(f"{name}.toml declares {each.path} twice", "rename one")
+                raise SettingError(f"{declared.name}.toml declares {each.path} twice", "rename one")
             if each.tuned is not None and each.tuned not in made:
                 made[each.tuned] = _tuning_cell(declared, each, after, block.get("grid"))
             made[each.key] = each

@@ -13,7 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from experiments.experiment import Summary
+from experiments.names import named
 from experiments.statistics import Entry, rounded
+from experiments.tables import MISSING, markdown, points
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.storage import read_json
 from fedmeta.evaluation.intervals import Interval, interval
@@ -98,3 +101,26 @@ def _mean(gains: Sequence[Entry | None]) -> Entry | None:
     widths = [each["ci95"] for each in known]
     width = None if None in widths else math.hypot(*widths) / len(widths)
     return {"mean": rounded(fmean(each["mean"] for each in known)), "ci95": rounded(width)}
+
+
+def table(summary: Summary) -> str:
+    """What held-out source nodes reach with settings that the default might have."""
+    parts = []
+    for study, changes in summary[FOLDER].items():
+        places = dict.fromkeys(place for each in changes for place in each["places"])
+        rows = []
+        for place in places:
+            partition, data = place.split("/")
+            reached = [_gained(each["places"].get(place)) for each in changes]
+            rows.append([partition, named(data), *reached])
+        rows.append(["mean gain", "", *(points(each["gain"]) for each in changes)])
+        heads = ["partition", "data", *(each["change"] for each in changes)]
+        parts.append(f"*{study}*\n\n{markdown(heads, rows)}")
+    return "\n\n".join(parts) or f"*{MISSING}*"
+
+
+def _gained(entry: Entry | None) -> str:
+    """What is reached and, in points, gained."""
+    if entry is None or entry["mean"] is None:
+        return "–"
+    return f"{entry['mean']:.2f}" + (f" ({points(entry['gain'])})" if entry["gain"] else "")

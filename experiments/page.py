@@ -6,19 +6,23 @@ is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from experiments import EXPERIMENTS
+from experiments import goals
 from experiments.declaration import declaration
+from experiments.experiment import Summary, TableOf
 from experiments.figures import draw, fingerprint
-from experiments.tables import SECTIONS, headline
+from experiments.registry import EXPERIMENTS
+from experiments.table1 import headline
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.storage import write_bytes
 
-Summary = Mapping[str, Any]
 HEADLINE = "reproduced"
+SECTIONS: dict[str, TableOf] = {"goals": goals.table}
+"""What the page has between its markers, in this order."""
+for _name, _each in EXPERIMENTS.items():
+    SECTIONS |= {_name: _each.table, **_each.further}
+FIGURES = {name: each.figure for name, each in EXPERIMENTS.items() if each.figure is not None}
 
 
 def render(summary: Summary, page: Path, front: Path | None = None) -> list[Path]:
@@ -33,7 +37,7 @@ def render(summary: Summary, page: Path, front: Path | None = None) -> list[Path
         MissingExtraError: without matplotlib; nothing is written then.
     """
     text = page.read_text(encoding="utf-8") if page.exists() else blank()
-    figures = draw(summary, page.parent / "figures")
+    figures = draw(FIGURES, summary, page.parent / "figures")
     write_bytes(page, filled(text, summary).encode())
     if front is None:
         return [page, *figures]
@@ -87,7 +91,7 @@ def _end(name: str) -> str:
 
 def _picture(name: str, summary: Summary) -> str:
     """The line that shows a figure, where there is something to show."""
-    if name not in EXPERIMENTS or not summary[name] or name == "table2":
+    if name not in FIGURES or not summary[name]:
         return ""
     return f"![{declaration(name).title}](figures/{name}.svg)"
 
@@ -101,7 +105,7 @@ def disagreements(summary: Summary, page: Path, front: Path) -> list[str]:
     text = front.read_text(encoding="utf-8")
     if between(text, HEADLINE, headline(summary)) != text:
         wrong.append(front.name)
-    for name in EXPERIMENTS:
+    for name in FIGURES:
         if not _picture(name, summary):
             continue
         file = page.parent / "figures" / f"{name}.svg"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from experiments.cell import Cell, Key, budget, built, plain, still_holds
+from experiments.cell import Cell, Key, budget, built, still_holds, stored_settings
 from fedmeta.config.tables import Table, nested
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.storage import read_json, write_bytes, writing
@@ -56,7 +56,7 @@ class Results:
         if _taken_over(cell, self.point(cell)) != _taken_over(cell, found["point"]):
             return None
         try:
-            now = [plain(built(cell.settings, point_table(cell, found["point"])))]
+            now = [stored_settings(built(cell.settings, point_table(cell, found["point"])))]
             now += [budget(built(cell.equal_settings)) if cell.equal else {}]
         except FedmetaError:  # what it was obtained with cannot even be asked for any more
             return None

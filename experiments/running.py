@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-from experiments.cell import Cell, Key, budget, built, plain
-from experiments.continual import train_continually
-from experiments.repeats import federation, losses_of_models, record, seeded
+from experiments.cell import Cell, Key, budget, built, stored_settings
 from experiments.results import Result, Results, machine_words, point_table
-from experiments.sequences import learn
-from experiments.tuned import further_out, search, tried_before
-from experiments.tuned_strength import search_strength
-from experiments.twins import known_work, same_course, work
+from experiments.same_runs import differ_in_rounds_at_most, results_by_runs, runs_of
+from experiments.sequences import train_sequence
+from experiments.training import Progress, federation, train_cell
+from experiments.tuning import further_out, search, tried_before
+from experiments.two_tasks import search_strength, train_two_tasks
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table
 from fedmeta.core.errors import FedmetaError, SettingError
 from fedmeta.core.run_folder import versions
 from fedmeta.studies.sequences.declaration import TaskSequence
-from fedmeta.training.callbacks import Callback
 from fedmeta.training.ending import gradient_evaluations
-from fedmeta.training.train import RunRequest, train_to_stops
 
 _OF_A_RUN = ("versions", "machine", "precision", "date", "seconds")  # not of what is declared
 
@@ -97,9 +94,7 @@ def state(cell: Cell, results: Results) -> State:
     return "to run" if results.read(cell.key) is None else "outdated"
 
 
-def run_cells(
-    cells: Sequence[Cell], plan: Plan, progress: Callable[[str], Sequence[Callback]]
-) -> Iterator[Ended]:
+def run_cells(cells: Sequence[Cell], plan: Plan, progress: Progress) -> Iterator[Ended]:
     """Run what has no current result. A cell that cannot be run does not stop the others.
 
     Args:
@@ -108,7 +103,7 @@ def run_cells(
         progress: given a label, the callbacks of its training.
     """
     started = time.monotonic()
-    known = {} if plan.force else known_work(plan.others, plan.results)
+    known = {} if plan.force else results_by_runs(plan.others, plan.results)
     missing: dict[Key, Ended] = {}  # what was not run, though it is asked for
     passed: set[Key] = set()  # what others have trained on their way
 
@@ -150,9 +145,9 @@ class Ready(NamedTuple):
     settings: RunSpec
 
     @property
-    def work(self) -> str | None:
-        """What its runs are, see `twins`."""
-        return work(self.cell, self.settings)
+    def runs(self) -> str | None:
+        """What its runs are, see `same_runs`."""
+        return runs_of(self.cell, self.settings)
 
 
 def _ready(cell: Cell, plan: Plan) -> Ready:
@@ -172,7 +167,7 @@ def _ready(cell: Cell, plan: Plan) -> Ready:
 def _taken(cell: Cell, plan: Plan, known: dict[str, Result]) -> bool:
     """Write the result of a cell whose runs are known; whether they are."""
     ready = _ready(cell, plan)
-    same = known.get(ready.work or "")
+    same = known.get(ready.runs or "")
     if same is None:
         return False
     _keep(ready, {name: same[name] for name in (*_OF_A_RUN, "repeats")}, plan, known)
@@ -184,7 +179,7 @@ def _run(
     later: Sequence[Cell],
     plan: Plan,
     known: dict[str, Result],
-    progress: Callable[[str], Sequence[Callback]],
+    progress: Progress,
 ) -> list[Cell]:
     """Train a cell and write its result, and those of later ones that its training passes.
 
@@ -192,13 +187,13 @@ def _run(
         All of them. Their runs are known then.
     """
     begun, ready = time.monotonic(), _ready(cell, plan)
-    if ready.work is None:
+    if ready.runs is None:
         found = {cell.key: _found(ready, plan, progress)}
         group = [ready]
     else:
         group = [ready, *_on_the_way(ready, later, plan, known)]
         stops = [each.settings.training.rounds for each in group[1:]]
-        records = _trained(cell, ready.settings, stops, progress)
+        records = train_cell(cell, ready.settings, stops, progress(cell.path))
         group = [each for each in group if each.settings.training.rounds in records]
         found = {
             each.cell.key: {"repeats": records[each.settings.training.rounds]} for each in group
@@ -214,8 +209,8 @@ def _keep(ready: Ready, found: Mapping[str, Any], plan: Plan, known: dict[str, R
     about = description(ready.cell, ready.point, ready.settings.execution)
     result = {**about, **found}
     plan.results.write(ready.cell.key, result)
-    if ready.work is not None:
-        known.setdefault(ready.work, result)
+    if ready.runs is not None:
+        known.setdefault(ready.runs, result)
 
 
 def _on_the_way(
@@ -225,49 +220,27 @@ def _on_the_way(
     wanted = ("to run", "outdated", "done") if plan.force else ("to run", "outdated")
     found = []
     for cell in later:
-        if same_course(ready.cell, cell) and state(cell, plan.results) in wanted:
+        if differ_in_rounds_at_most(ready.cell, cell) and state(cell, plan.results) in wanted:
             try:
                 each = _ready(cell, plan)
             except FedmetaError:  # as it will say itself in its turn
                 continue
-            if each.point == ready.point and each.work not in known:
+            if each.point == ready.point and each.runs not in known:
                 found.append(each)
     return found
 
 
-def _trained(
-    cell: Cell,
-    settings: RunSpec,
-    stops: Sequence[int],
-    progress: Callable[[str], Sequence[Callback]],
-) -> dict[int, list[dict[str, Any]]]:
-    """What is kept of the repeats of a cell, and after other rounds that are passed."""
-    repeats = [
-        RunRequest(seeded(settings, seed), federation(settings.data, seed)) for seed in cell.seeds
-    ]
-    kept: dict[int, list[dict[str, Any]]] = {}
-    for stop, outcomes in train_to_stops(repeats, stops, progress(cell.path)).items():
-        kept[stop] = [record(seed, each) for seed, each in zip(cell.seeds, outcomes, strict=True)]
-        if cell.final_loss:
-            losses = losses_of_models(repeats, outcomes)
-            pairs = zip(kept[stop], losses, strict=True)
-            kept[stop] = [{**one, "final_loss": loss} for one, loss in pairs]
-    return kept
-
-
-def _found(
-    ready: Ready, plan: Plan, progress: Callable[[str], Sequence[Callback]]
-) -> dict[str, Any]:
-    """What a search or a continual problem comes to."""
-    cell, point, settings = ready
+def _found(ready: Ready, plan: Plan, progress: Progress) -> dict[str, Any]:
+    """What a search or tasks in a row come to."""
+    cell, point, _ = ready
     if isinstance(cell.tasks, TaskSequence):
-        return learn(cell, point, plan.machine, progress)
+        return train_sequence(cell, point, plan.machine, progress)
     if cell.grid and cell.tasks is not None:
         return search_strength(cell, plan.machine, progress)
     if cell.grid:
         before = [] if plan.force else tried_before(cell, plan.results)
         return search(cell, point or {}, plan.machine, progress, before)
-    return {"repeats": train_continually(cell, settings, point, plan.machine, progress)}
+    return {"repeats": train_two_tasks(cell, point, plan.machine, progress)}
 
 
 def description(cell: Cell, point: Table | None, execution: Execution) -> dict[str, Any]:
@@ -275,7 +248,7 @@ def description(cell: Cell, point: Table | None, execution: Execution) -> dict[s
     return {
         "key": list(cell.key),
         "digest": cell.digest(),
-        "settings": plain(cell.build(point_table(cell, point))),
+        "settings": stored_settings(cell.build(point_table(cell, point))),
         "point": point,
         "equal": budget(built(cell.equal_settings)) if cell.equal else None,
         "seeds": list(cell.seeds),

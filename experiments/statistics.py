@@ -6,7 +6,7 @@ none is left out, and none is given a number it did not reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -20,9 +20,9 @@ def accuracy(repeats: Repeats, which: str = "accuracy") -> Entry | None:
     """Mean accuracy after the algorithm's own adaptation steps; None if it was not measured.
 
     Args:
-        repeats: as `repeats.record` gives them.
+        repeats: as `training.record` gives them.
         which: "accuracy" (the paper's query sets), "precise", or "prior" and "prior_precise" for
-            the prior task of a continual problem.
+            the prior one of two tasks.
 
     Example:
         >>> run = {"diverged": False, "steps": 1, "accuracy": {"1": 0.5}}
@@ -83,3 +83,13 @@ def mean_curve(repeats: Repeats, which: str) -> list[list[Any]]:
 def rounded(value: float | None) -> float | None:
     """Two decimals are what ten repeats can carry."""
     return None if value is None else round(value, 2)
+
+
+def at(table: Mapping[str, Any], *path: str) -> Any:
+    """What lies at a path of tables within tables; None if nothing does."""
+    place: Any = table
+    for name in path:
+        if not isinstance(place, Mapping) or name not in place:
+            return None
+        place = place[name]
+    return place

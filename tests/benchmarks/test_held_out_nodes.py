@@ -21,7 +21,7 @@ from benchmarks.held_out_nodes import (
     words,
 )
 from experiments.held_out import studies
-from experiments.repeats import federation
+from experiments.training import federation
 from fedmeta.algorithms import automatic_penalty
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import SettingError

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from experiments import EXPERIMENTS
 from experiments.cell import Cell, Tasks
-from experiments.declaration import Declaration, cells, declaration
+from experiments.declaration import Declaration, declaration
+from experiments.registry import EXPERIMENTS, cells
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import SettingError

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.held_out import compared, studies
-from experiments.tables import held_out
+from experiments.held_out import compared, studies, table
 from fedmeta.core.errors import RunFolderError
 
 FIXED = {"partition": "fixed-pairs", "data": "cifar10"}
@@ -55,7 +54,7 @@ def test_runs_that_diverged_are_paired_with_none() -> None:
         ]
     )
     assert [each["gain"] for each in found] == [None] * 4  # none gained everywhere
-    shown = held_out({"held-out": {"steps": found}})
+    shown = table({"held-out": {"steps": found}})
     assert "| fixed-pairs | CIFAR-10 | 85.00 | 86.00 (+1.00 ± 0.00) | 85.00 | – |" in shown
     assert "| random-pairs | CIFAR-100 | 50.00 | 63.00 | – | – |" in shown
     assert "| mean gain |  | – | – | – | – |" in shown
@@ -63,7 +62,7 @@ def test_runs_that_diverged_are_paired_with_none() -> None:
 
 def test_every_file_is_a_study(tmp_path: Path) -> None:
     assert studies(tmp_path) == {}
-    assert held_out({"held-out": {}}) == "*not run yet*"
+    assert table({"held-out": {}}) == "*not run yet*"
     folder = tmp_path / "held-out"
     folder.mkdir()
     (folder / "steps.json").write_text(json.dumps({"rows": [row("1.0", FIXED, 80.0, 81.0)]}))

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from experiments import EXPERIMENTS
-from experiments.inventing import invent
 from experiments.page import between, blank, disagreements, filled, render
+from experiments.registry import EXPERIMENTS
 from experiments.results import Results
-from experiments.summary import _at_an_end, current_results, summary_of, write_summary
-from experiments.tables import headline
-from experiments.tuned import best_point
+from experiments.summary import current_results, summary_of, write_summary
+from experiments.table1 import headline
+from experiments.tuning import _at_an_end, best_point
 from fedmeta.core.errors import RunFolderError
+from invented_results import invent
 
 ROOT = Path(__file__).parents[2]
 FRONT = "<!-- reproduced: begin --><!-- reproduced: end -->"

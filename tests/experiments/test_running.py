@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from experiments.cell import Cell, budget, built
-from experiments.repeats import federation, pool, record
 from experiments.results import Results
 from experiments.running import Ended, Plan, run_cells, selected, state
-from experiments.tuned import tried_before
+from experiments.training import federation, pool, record
+from experiments.tuning import tried_before
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 from fedmeta.core.errors import SettingError
@@ -231,7 +231,7 @@ def test_tuning_looks_at_source_nodes_alone(
         seen.extend(repeats)
         return train_many(repeats, callbacks)
 
-    monkeypatch.setattr("experiments.tuned.train_repeats", watched)
+    monkeypatch.setattr("experiments.training.train_repeats", watched)
     run([TUNING], results)
     drawn = federation(RunSpec.from_dict(SETTINGS).data, 0)
     sources = {node.name for node in drawn.sources}

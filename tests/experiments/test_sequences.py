@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from experiments.declaration import cells
+from experiments.registry import cells
 from experiments.results import Results
 from experiments.running import Plan, run_cells
-from experiments.sequence_results import goals
-from experiments.sequences import _best
+from experiments.sequences import _best, goals, table
 from experiments.summary import write_summary
-from experiments.tables import sequences
 from fedmeta.core.errors import SettingError
 
 pytest.importorskip("sklearn")
@@ -37,7 +35,7 @@ def test_quick_version_goes_from_cells_to_the_page(tmp_path: Path) -> None:
     assert tuned is not None
     assert tuned["best"]["strength"] == found["euclidean"]["strength"]
     assert len(tuned["trials"]) == 2
-    page = sequences(summary)
+    page = table(summary)
     assert page.count("\n") == 3
     assert f"{found['euclidean']['average-precise']['mean']:.2f}" in page
 

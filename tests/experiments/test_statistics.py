@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from experiments.goals import goals
 from experiments.statistics import accuracy, mean_curve, paired
-from experiments.verdicts import ahead, goals
+from experiments.table1 import ahead
 
 LOST = {"diverged": True}
 

@@ -36,9 +36,14 @@ class LocalOnly(Algorithm):
         """Sources compute no gradient."""
         return Passes(0, 0)
 
-    def adaptation(self, state: PlatformState) -> Adaptation:
+    @property
+    def inner(self) -> Adaptation:  # type: ignore[override]
         """Training from scratch, as an adaptation of many steps."""
         return Adaptation(self.step_size, self.steps)
+
+    def adaptation(self, state: PlatformState) -> Adaptation:
+        """The same."""
+        return self.inner
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from experiments import continual, tuned_strength
+from experiments import two_tasks
 from experiments.cell import Cell, Tasks
-from experiments.continual import draw
-from experiments.repeats import pool
 from experiments.results import Results
 from experiments.running import Plan, run_cells, state
+from experiments.training import pool
+from experiments.two_tasks import draw
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.training.train import RunRequest, train_many
 
@@ -43,8 +43,8 @@ def test_it_looks_at_source_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None
         seen.extend(repeats)
         return train_many(repeats, callbacks)
 
-    monkeypatch.setattr(tuned_strength, "train_many", watched)
-    found = tuned_strength.search_strength(TUNING, {}, lambda _: [])
+    monkeypatch.setattr(two_tasks, "train_many", watched)
+    found = two_tasks.search_strength(TUNING, {}, lambda _: [])
     assert [trial["point"]["strength"] for trial in found["trials"]] == [0.1, 50.0]
     assert all(len(trial["values"]) == 2 for trial in found["trials"])
     assert found["best"] in [trial["point"] for trial in found["trials"]]
@@ -54,7 +54,7 @@ def test_it_looks_at_source_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None
         seed = each.settings.training.seed
         data = replace(each.settings.data, scaling_from="sources")
         problem = draw(pool(data, seed), data, TASKS, seed)
-        allowed = {node.name for task in problem for node in task.sources}
+        allowed = {node.name for task in problem.tasks for node in task.sources}
         assert {node.name for node in each.federation.nodes} <= allowed
         assert each.federation.targets
 
@@ -72,7 +72,7 @@ def test_a_tuned_cell_takes_the_strength_that_was_found(
     tuning = results.read(TUNING.key)
     assert tuning is not None
     results.write(TUNING.key, {**tuning, "best": {"strength": 50.0}})
-    monkeypatch.setattr(continual, "train_many", watched)
+    monkeypatch.setattr(two_tasks, "train_many", watched)
     list(run_cells([TUNED], Plan(results), lambda _: []))
     found = results.read(TUNED.key)
     assert found is not None

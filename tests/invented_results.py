@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from experiments.cell import Cell
-from experiments.declaration import cells
+from experiments.registry import cells
 from experiments.results import Results
 from experiments.running import description
 from fedmeta.config.execution import Execution

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments import tuned
+from experiments import training, tuning
 from experiments.cell import Cell
 from fedmeta.training.run import Outcome
 from fedmeta.training.train import RunRequest
@@ -26,16 +26,16 @@ def searched(
     base: dict[str, float] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """What a search finds, and how many trainings it took."""
-    count, train = 0, tuned.train_repeats
+    count, train = 0, training.train_repeats
 
     def counted(repeats: Sequence[RunRequest], callbacks: Sequence[Any] = ()) -> list[Outcome]:
         nonlocal count
         count += 1
         return train(repeats, callbacks)
 
-    monkeypatch.setattr(tuned, "train_repeats", counted)
+    monkeypatch.setattr(training, "train_repeats", counted)
     cell = Cell(("tuning", "x"), {**SMALL, "algorithm": algorithm}, 2, grid=grid)
-    found = tuned.search(cell, base or {}, {"execution": {"threads": 1}}, lambda _: [])
+    found = tuning.search(cell, base or {}, {"execution": {"threads": 1}}, lambda _: [])
     monkeypatch.undo()
     return found, count
 
@@ -76,15 +76,15 @@ def test_a_search_goes_on_where_the_best_point_lies_at_an_end() -> None:
 
     def next_step(*means: float) -> float | None:
         trials = [trial(p, mean, mean) for p, mean in zip((low, middle, high), means, strict=True)]
-        found = tuned.further_out(cell, trials + others)
+        found = tuning.further_out(cell, trials + others)
         assert found is None or found["inner"] == 1.0
         return None if found is None else found["step_size"]
 
     assert next_step(0.8, 0.9, 0.8) is None
     assert next_step(0.9, 0.8, 0.8) == 0.2
     assert next_step(0.7, 0.8, 0.9) == 8.0
-    assert tuned.further_out(cell, [{"point": low, "values": [], "mean": None}]) is None
-    assert tuned.further_out(Cell(("tuning", "x"), {}, 2), [trial(low, 0.9)]) is None
+    assert tuning.further_out(cell, [{"point": low, "values": [], "mean": None}]) is None
+    assert tuning.further_out(Cell(("tuning", "x"), {}, 2), [trial(low, 0.9)]) is None
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_it_goes_on_until_that_is_worse_or_nothing_lies_beyond(
         tried.append(point["step_size"])
         return trial(point, 1 - abs(point["step_size"] - peak))
 
-    monkeypatch.setattr(tuned, "_attempted", attempted)
+    monkeypatch.setattr(tuning, "_attempted", attempted)
     beyond = {"step_size": [0.002, 0.005, 0.08]}
     grid = {"step_size": [0.01, 0.02, 0.04]}
     cell = Cell(("tuning", "x"), {}, 1, grid=grid, beyond=beyond)
-    found = tuned.search(cell, {"inner": 1.0}, {}, lambda _: [])
+    found = tuning.search(cell, {"inner": 1.0}, {}, lambda _: [])
     assert tried == steps
     assert (found["grid"], found["best"]) == (grid, {"inner": 1.0, "step_size": best})
-    again = tuned.search(cell, {"inner": 1.0}, {}, lambda _: [], found["trials"])
+    again = tuning.search(cell, {"inner": 1.0}, {}, lambda _: [], found["trials"])
     assert (again, tried) == (found, steps)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from experiments.cell import Cell, Tasks
-from experiments.continual import draw
-from experiments.repeats import pool
 from experiments.results import Results
 from experiments.running import Plan, run_cells
+from experiments.training import pool
+from experiments.two_tasks import draw
 from fedmeta.data import DataSettings
 
 pytest.importorskip("sklearn")
@@ -38,23 +38,24 @@ SETTINGS: dict[str, Any] = {
 def test_tasks_have_their_classes_and_share_no_sample(
     tasks: Tasks, prior: range, sources: range, targets: range
 ) -> None:
-    problem = draw(pool(DATA, 0), DATA, tasks, seed=0)
-    labels = problem.new.labels
+    both = draw(pool(DATA, 0), DATA, tasks, seed=0).tasks
+    first, second = both
+    labels = second.labels
     groups = [
-        (problem.prior.nodes, prior),
-        (problem.new.sources, sources),
-        (problem.new.targets, targets),
+        (first.nodes, prior),
+        (second.sources, sources),
+        (second.targets, targets),
     ]
     for nodes, classes in groups:
         held = np.concatenate([np.r_[node.support, node.query] for node in nodes])
         assert set(labels[held].tolist()) <= set(classes)
-    everything = [np.r_[node.support, node.query] for f in problem for node in f.nodes]
+    everything = [np.r_[node.support, node.query] for f in both for node in f.nodes]
     used = np.concatenate(everything)
     assert len(np.unique(used)) == len(used)
-    assert problem.prior.task == problem.new.task
-    assert problem.prior.task.outputs == 10
-    trained_on = np.concatenate([np.r_[n.support, n.query] for f in problem for n in f.sources])
-    for federation in problem:
+    assert first.task == second.task
+    assert first.task.outputs == 10
+    trained_on = np.concatenate([np.r_[n.support, n.query] for f in both for n in f.sources])
+    for federation in both:
         assert (len(federation.sources), len(federation.targets)) == (8, 2)
         for node in federation.targets:
             assert len(node.precise) == 15

@@ -11,14 +11,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from experiments.cell import Cell, plain
+from experiments.cell import Cell, stored_settings
 from experiments.results import Result, Results, point_table
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 
 
-def work(cell: Cell, settings: RunSpec) -> str | None:
-    """All that decides the runs of a cell, as text; None for searches and continual problems.
+def runs_of(cell: Cell, settings: RunSpec) -> str | None:
+    """All that decides the runs of a cell, as text; None for searches and tasks in a row.
 
     Args:
         cell: for its seeds and what is kept of a run.
@@ -26,20 +26,22 @@ def work(cell: Cell, settings: RunSpec) -> str | None:
 
     Example:
         >>> one, other = (Cell(key, {"algorithm": "fedavg"}, 2) for key in (("rho", "x1"), ("a",)))
-        >>> work(one, one.build()) == work(other, other.build())
+        >>> runs_of(one, one.build()) == runs_of(other, other.build())
         True
     """
     if cell.grid or cell.tasks is not None:
         return None
-    return json.dumps([plain(settings), list(cell.seeds), cell.final_loss], sort_keys=True)
+    return json.dumps(
+        [stored_settings(settings), list(cell.seeds), cell.final_loss], sort_keys=True
+    )
 
 
-def same_course(cell: Cell, other: Cell) -> bool:
+def differ_in_rounds_at_most(cell: Cell, other: Cell) -> bool:
     """Whether two cells declare trainings that differ in their number of rounds at most.
 
     Example:
         >>> short, long = (Cell(("a",), {"training": {"rounds": each}}, 2) for each in (5, 9))
-        >>> same_course(short, long)
+        >>> differ_in_rounds_at_most(short, long)
         True
     """
     return _without_rounds(cell) == _without_rounds(other)
@@ -51,7 +53,7 @@ def _without_rounds(cell: Cell) -> Cell:
     return replace(cell, key=(), settings=settings, equal=None, equal_settings={})
 
 
-def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
+def results_by_runs(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
     """The runs that have a current result, and that result.
 
     The result itself, not where it lies: its cell may come to other runs meanwhile.
@@ -70,7 +72,7 @@ def known_work(cells: Iterable[Cell], results: Results) -> dict[str, Result]:
             if len(finished) != 1:
                 continue
             point = merged([point, {"training": {"rounds": finished.pop()}}])
-        runs = work(cell, cell.build(point))
+        runs = runs_of(cell, cell.build(point))
         if runs is not None:
             known.setdefault(runs, found)
     return known

@@ -1,4 +1,4 @@
-"""A cell's repeats: what they are drawn from, and what is kept of each."""
+"""Training a cell with its seeds: the nodes of each, its run, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from experiments.cell import Cell
 from experiments.results import thinned
+from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.training import loss_of
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import Record
+from fedmeta.core.serialization import from_plain
 from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
-from fedmeta.training.run import Outcome
-from fedmeta.training.train import RunRequest, train_many
+from fedmeta.training.callbacks import Callback
+from fedmeta.training.run import Outcome, Run
+from fedmeta.training.train import RunRequest, train_many, train_to_stops
+
+Progress = Callable[[str], Sequence[Callback]]
+"""Given a label, the callbacks of a training."""
 
 
 def seeded(settings: RunSpec, seed: int) -> RunSpec:
@@ -69,8 +76,41 @@ def record(seed: int, outcome: Outcome) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value not in ({}, [[], []])}
 
 
-def losses_of_models(
-    repeats: Sequence[RunRequest], outcomes: Sequence[Outcome]
+def train_seeds(
+    settings: RunSpec, nodes: Mapping[int, Federation], callbacks: Sequence[Callback] = ()
+) -> list[Outcome]:
+    """The same training for several seeds, each on nodes of its own."""
+    return train_many(_repeats(settings, nodes), callbacks)
+
+
+def train_cell(
+    cell: Cell, settings: RunSpec, stops: Sequence[int], callbacks: Sequence[Callback]
+) -> dict[int, list[dict[str, Any]]]:
+    """What is kept of the repeats of a cell, and after other rounds that are passed.
+
+    Args:
+        cell: for its seeds and what is kept of a run.
+        settings: as they are trained: at the tuned point and with the final number of rounds.
+        stops: numbers of rounds beside their own.
+        callbacks: of the training.
+    """
+    nodes = {seed: federation(settings.data_settings, seed) for seed in cell.seeds}
+    kept: dict[int, list[dict[str, Any]]] = {}
+    for stop, outcomes in train_to_stops(_repeats(settings, nodes), stops, callbacks).items():
+        kept[stop] = [record(seed, each) for seed, each in zip(cell.seeds, outcomes, strict=True)]
+        if cell.final_loss:
+            losses = final_losses(settings, nodes, outcomes)
+            pairs = zip(kept[stop], losses, strict=True)
+            kept[stop] = [{**one, "final_loss": loss} for one, loss in pairs]
+    return kept
+
+
+def _repeats(settings: RunSpec, nodes: Mapping[int, Federation]) -> list[RunRequest]:
+    return [RunRequest(seeded(settings, seed), each) for seed, each in nodes.items()]
+
+
+def final_losses(
+    settings: RunSpec, nodes: Mapping[int, Federation], outcomes: Sequence[Outcome]
 ) -> list[float | None]:
     """The source meta-loss of the models that runs ended with, on the samples of their first round.
 
@@ -79,29 +119,33 @@ def losses_of_models(
     of θ¹ was seen, so that the two can be compared.
 
     Args:
-        repeats: what was trained, with step sizes that are not learned.
-        outcomes: how it ended.
+        settings: what was trained with, step sizes that are not learned.
+        nodes: of each seed.
+        outcomes: how it ended with each.
 
     Returns:
         None for a run that diverged.
     """
+    once = replace(settings, training=replace(settings.training, rounds=1))
     again = {
-        place: replace(
-            repeat,
-            settings=replace(repeat.settings, training=replace(repeat.settings.training, rounds=1)),
-            federation=repeat.federation.with_nodes(repeat.federation.sources),
-            scaling=outcome.meta_model.scaling,
-            initial=outcome.meta_model.theta,
-            folder=None,
+        seed: RunRequest(
+            replace(seeded(once, seed), start=outcome.meta_model.theta),
+            drawn.with_nodes(drawn.sources),
+            outcome.meta_model.scaling,
         )
-        for place, (repeat, outcome) in enumerate(zip(repeats, outcomes, strict=True))
+        for (seed, drawn), outcome in zip(nodes.items(), outcomes, strict=True)
         if not isinstance(outcome, DivergedError)
     }
     losses: dict[int, float | None] = {}
-    for place, outcome in zip(again, train_many(list(again.values())), strict=True):
+    for seed, outcome in zip(again, train_many(list(again.values())), strict=True):
         if not isinstance(outcome, DivergedError):
-            losses[place] = short(loss_of(outcome.history[0]), 4)
-    return [losses.get(place) for place in range(len(repeats))]
+            losses[seed] = short(loss_of(outcome.history[0]), 4)
+    return [losses.get(seed) for seed in nodes]
+
+
+def execution_of(run: Run) -> Execution:
+    """How a run was computed, everything resolved."""
+    return from_plain(Execution, run.summary["settings"]["execution"], "execution")
 
 
 def means(metric: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

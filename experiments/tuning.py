@@ -1,35 +1,40 @@
-"""Tuning cells: judged as by `fedmeta.studies.tune`, the repeats of a point trained together."""
+"""Tuning cells: settings that are searched for on held-out source nodes, and their table.
+
+Judged as by `fedmeta.studies.tune`, the repeats of a point trained together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from experiments.cell import Cell
-from experiments.repeats import federation, seeded, short
+from experiments.cell import Cell, Key
+from experiments.experiment import Found, Summary
+from experiments.names import named
 from experiments.results import Results, machine_words, point_table
+from experiments.statistics import rounded
+from experiments.tables import leaves, markdown
+from experiments.training import Progress, execution_of, federation, short, train_seeds
 from fedmeta.algorithms.baseline import Baseline
-from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table
 from fedmeta.core.errors import DivergedError
-from fedmeta.core.serialization import from_plain
+from fedmeta.data import Federation
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
+from fedmeta.studies.search import Trial, best_point
+from fedmeta.studies.search import search as search_points
 from fedmeta.studies.tune import HELD_OUT, grid
-from fedmeta.training.callbacks import Callback
 from fedmeta.training.run import Outcome
-from fedmeta.training.train import RunRequest, train_many
-
-Trial = dict[str, Any]
 
 
 def search(
     cell: Cell,
     base: Table,
     machine: Table,
-    progress: Callable[[str], Sequence[Callback]],
+    progress: Progress,
     known: Sequence[Trial] = (),
 ) -> dict[str, Any]:
     """Try every point of the grid, and beyond it where the best one lies at an end.
@@ -57,9 +62,8 @@ def search(
             return before[0]
         return _attempted(cell, point, machine, progress, trained)
 
-    trials = [attempt({**base, **each}) for each in grid(cell.grid)]
-    while (point := further_out(cell, trials)) is not None:
-        trials.append(attempt(point))
+    points = [{**base, **each} for each in grid(cell.grid)]
+    trials = search_points(points, attempt, partial(further_out, cell))
     return {"grid": dict(cell.grid), "trials": trials, "best": best_point(trials)}
 
 
@@ -67,23 +71,21 @@ def _attempted(
     cell: Cell,
     point: Table,
     machine: Table,
-    progress: Callable[[str], Sequence[Callback]],
+    progress: Progress,
     trained: dict[str, list[Outcome]],
 ) -> Trial:
     """What held-out nodes reach with a point; `trained` has the trainings so far."""
     settings = cell.build(point_table(cell, point), machine)
-    data = replace(settings.data, scaling_from="sources")  # the pool has the targets
+    data = replace(settings.data_settings, scaling_from="sources")  # the pool has the targets
     drawn = federation(data, settings.training.seed)
-    repeats = [
-        RunRequest(seeded(replace(settings, data=data), seed), drawn.hold_out(HELD_OUT, seed))
-        for seed in cell.seeds
-    ]
+    nodes = {seed: drawn.hold_out(HELD_OUT, seed) for seed in cell.seeds}
     label = ", ".join(f"{name}={value}" for name, value in point.items())
     alike = _training_of(settings)
     if alike not in trained:
-        trained[alike] = train_many(repeats, progress(f"{cell.path} {label}"))
-    pairs = zip(repeats, trained[alike], strict=True)
-    reached = [_judged(repeat, outcome) for repeat, outcome in pairs]
+        callbacks = progress(f"{cell.path} {label}")
+        trained[alike] = train_seeds(replace(settings, data=data), nodes, callbacks)
+    pairs = zip(nodes.values(), trained[alike], strict=True)
+    reached = [_judged(settings, drawn_for, outcome) for drawn_for, outcome in pairs]
     values = [each for each in reached if each is not None]
     mean, execution = interval(values).mean if values else None, settings.execution
     about = {"machine": machine_words(execution.device), "precision": execution.precision}
@@ -145,19 +147,6 @@ def tried_before(cell: Cell, results: Results) -> list[Trial]:
     return trials if results.current(replace(cell, grid=then)) is not None else []
 
 
-def best_point(trials: Sequence[Trial]) -> Any:
-    """The point with the best mean among those with the most finished runs; None: none finished.
-
-    Example:
-        >>> trials = [{"point": 1, "values": [0.9], "mean": 0.9}]
-        >>> best_point([*trials, {"point": 2, "values": [0.7, 0.8], "mean": 0.75}])
-        2
-    """
-    finished = [trial for trial in trials if trial["values"]]
-    best = max(finished, key=lambda each: (len(each["values"]), each["mean"]), default=None)
-    return None if best is None else best["point"]
-
-
 def _training_of(settings: RunSpec) -> str:
     """All that decides how θ is trained, as text."""
     algorithm, text = settings.algorithm, str(settings)
@@ -166,17 +155,66 @@ def _training_of(settings: RunSpec) -> str:
     return text
 
 
-def _judged(repeat: RunRequest, outcome: Outcome) -> float | None:
+def _judged(settings: RunSpec, nodes: Federation, outcome: Outcome) -> float | None:
     """What the held-out nodes reach by the adaptation of this point, or None if it diverged."""
     if isinstance(outcome, DivergedError):
         return None
     model, found = outcome.meta_model, outcome.evaluation
-    inner = getattr(repeat.settings.algorithm, "inner", model.adaptation)
+    inner = settings.algorithm.inner
     # Learned step sizes are the model's own.
     if found is None or (model.adaptation.factors is None and inner != model.adaptation):
-        model, summary = replace(model, adaptation=inner), outcome.summary
-        execution = from_plain(Execution, summary["settings"]["execution"], "execution")
-        found = evaluate_model(
-            model, repeat.federation, [inner.steps], execution=execution, seed=summary["seed"]
-        )
+        model = replace(model, adaptation=inner)
+        execution, seed = execution_of(outcome), outcome.summary["seed"]
+        found = evaluate_model(model, nodes, [inner.steps], execution=execution, seed=seed)
     return short(found.summary()[str(model.adaptation.steps)]["mean"])
+
+
+def summarised(found: Found) -> Iterable[tuple[Key, Any]]:
+    """What every search came to."""
+    for key, result in found.items():
+        judged = [trial for trial in result["trials"] if trial["point"] == result["best"]]
+        best: dict[str, Any] = judged[0] if judged else {"mean": None, "values": []}
+        seeds: list[int] = result["seeds"]
+        finished: list[float] | list[int] = best.get("values", seeds)  # sequences have none
+        yield (
+            key,
+            {
+                "best": result["best"],
+                "held_out": None if best["mean"] is None else rounded(100 * best["mean"]),
+                "points": len(result["trials"]),
+                "at_an_end": _at_an_end(result["trials"], result["best"]),
+                "n": len(seeds),
+                "diverged": len(seeds) - len(finished),
+            },
+        )
+
+
+def _at_an_end(trials: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> list[str]:
+    """The settings of which the best point has the smallest or the largest value that was tried."""
+    ends = []
+    for name, value in (best or {}).items():
+        tried = set(tried_along(name, best or {}, trials))
+        if len(tried) > 1 and value in (min(tried), max(tried)):
+            ends.append(f"{name} {'smallest' if value == min(tried) else 'largest'}")
+    return ends
+
+
+def table(summary: Summary) -> str:
+    """The points that were chosen on held-out source nodes."""
+    rows = []
+    for key, found in leaves(summary["tuning"], "points"):
+        cells = [_assigned(found["best"]), _held_out(found), f"{found['points']}"]
+        rows.append([*map(named, key), *cells, ", ".join(found["at_an_end"]) or "–"])
+    heads = ["partition", "data", "algorithm", "variant", "best point", "held out, %", "points"]
+    return markdown([*heads, "at an end of what was tried"], rows)
+
+
+def _held_out(found: Mapping[str, Any]) -> str:
+    lost = f", {found['diverged']} of {found['n']} diverged" if found["diverged"] else ""
+    return f"{found['held_out']}{lost}"
+
+
+def _assigned(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return "all diverged"
+    return ", ".join(f"{name} = {value}" for name, value in point.items())
