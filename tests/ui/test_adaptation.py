@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta.cli.reopening import open_model, own_federation
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.evaluation.evaluate import score
+from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui.adaptation import Labelled, curve_inputs, model_bytes, watch
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmeta.cli.reopening import open_model
 from fedmeta.core.errors import DataError
+from fedmeta.fleet.reopen import open_model
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import uploads
 from fedmeta.ui.uploads import OwnSamples, divided, none_yet, pixel_range, read_upload

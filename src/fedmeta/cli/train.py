@@ -13,12 +13,12 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, progress_bars, say, table
 from fedmeta.cli.importance import print_importance
-from fedmeta.cli.reopening import stored_table
 from fedmeta.config.settings import Settings, Table, build_settings, merged
 from fedmeta.core.errors import MissingExtraError, RunFolderError, SettingError
 from fedmeta.core.run_folder import WITHDRAWN, RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks, started
+from fedmeta.fleet.reopen import stored_table
 from fedmeta.training.from_settings import train_settings, with_strength
 from fedmeta.training.tracking import tracker
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedmeta.cli.reopening import open_model, own_federation, stored_part
 from fedmeta.core.errors import DataError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data.federation import Federation, Positions
 from fedmeta.evaluation.evaluate import metric_name
+from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import uploads
 from fedmeta.ui.adaptation import Labelled, as_json, curve_inputs, model_bytes, watch
