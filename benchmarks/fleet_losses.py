@@ -25,7 +25,7 @@ from benchmarks.simulated_edges import edge_of
 from fedmeta.config.settings import Table, build_settings
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
-from fedmeta.fleet.local_fleet import deal_out, make_keys, new_plan, run_trial
+from fedmeta.fleet.local_fleet import make_keys, new_plan, run_trial, write_shards
 from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.training.from_settings import arguments
@@ -123,7 +123,7 @@ def measure(folder: Path, rounds: int, edges: int, lost: float, seed: int) -> No
     settings = build_settings(table)
     federation = load(settings.data, seed)
     run, place = folder / "run", folder / "edges"
-    targets = deal_out(place, federation, edges)
+    targets = write_shards(place, federation, edges)
     make_keys(place / "certs", edges)
     new_plan(run, table, FleetSettings(edges, quorum=1 / edges, deadline=120.0), targets)
     homes = sorted(place.glob("edge-*"))

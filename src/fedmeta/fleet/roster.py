@@ -18,7 +18,7 @@ from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling, Sums, scaling_from
 from fedmeta.data.settings import DataSettings
 from fedmeta.engine.cohort import Share
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.shards import merged_classes, with_classes
 
 _ROSTER, _SCALING = "roster.json", "scaling.safetensors"
@@ -121,7 +121,7 @@ class Roster:
             (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
         )
 
-    def told(self, member: Member) -> Parcel:
+    def base_message(self, member: Member) -> Message:
         """What every message to an edge says of the fleet it is a part of."""
         facts = {
             "name": member.name,
@@ -129,9 +129,9 @@ class Roster:
             "share": asdict(self.share(member)),
             "task": asdict(self.common.task),
         }
-        return Parcel(facts, self.scaling.tensors())
+        return Message(facts, self.scaling.tensors())
 
-    def with_member(self, introduction: Parcel, address: int, first: int) -> Roster:
+    def with_member(self, introduction: Message, address: int, first: int) -> Roster:
         """With an edge that has introduced itself: a new one, or a known one that has come back."""
         facts = introduction.facts
         nodes = tuple((str(name), int(s), int(q)) for name, s, q in facts["nodes"])
@@ -150,7 +150,7 @@ class Roster:
         self._check(introduction, member)
         return replace(self, members=(*self.members, member))
 
-    def _check(self, introduction: Parcel, member: Member) -> None:
+    def _check(self, introduction: Message, member: Member) -> None:
         """Refuse an edge that does not fit the run."""
         facts, common = introduction.facts, self.common
         taken = {name for each in self.members for name, _, _ in each.nodes}
@@ -184,7 +184,7 @@ class Roster:
             )
 
 
-def first_roster(introductions: Sequence[tuple[int, Parcel]], settings: DataSettings) -> Roster:
+def first_roster(introductions: Sequence[tuple[int, Message]], settings: DataSettings) -> Roster:
     """The roster of a new run, from what edges have said of themselves.
 
     Args:

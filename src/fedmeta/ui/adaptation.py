@@ -15,7 +15,7 @@ from fedmeta.core.errors import require
 from fedmeta.data.pool import Array
 from fedmeta.evaluation.evaluate import score
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.ui.samples import finite
+from fedmeta.ui.drawable import finite
 
 MOST_STEPS = 20
 _CURVE_POINTS = 101
@@ -52,7 +52,7 @@ class Step:
     curve: list[float | None]
 
 
-def watch(
+def adapt_stepwise(
     model: MetaModel, support: Labelled, tested: Labelled, shown: Array, steps: int
 ) -> tuple[list[Step], MetaModel]:
     """The model after 0, 1, …, `steps` steps, and the last of them.

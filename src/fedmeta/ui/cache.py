@@ -12,15 +12,15 @@ from fedmeta.core.errors import DataError
 Value = TypeVar("Value")
 
 
-class Memory(Generic[Value]):
+class Cache(Generic[Value]):
     """A few values; the one that was not asked for longest goes first.
 
     Args:
         most: how many are kept.
 
     Example:
-        >>> squares = Memory[int](most=2)
-        >>> [squares.get_or_make(n, lambda n=n: n * n) for n in (2, 3, 2)]
+        >>> squares = Cache[int](most=2)
+        >>> [squares.get_or_create(n, lambda n=n: n * n) for n in (2, 3, 2)]
         [4, 9, 4]
     """
 
@@ -28,7 +28,7 @@ class Memory(Generic[Value]):
         self._most, self._lock = most, Lock()
         self._values: dict[Hashable, Value] = {}
 
-    def get_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
+    def get_or_create(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of a key; what is made twice at the same time is made once."""
         with self._lock:
             value = self._values.pop(key) if key in self._values else make()
@@ -47,7 +47,7 @@ class Memory(Generic[Value]):
         with self._lock:
             self._store(token, value)
 
-    def recall(self, token: object, what: str) -> Value:
+    def get(self, token: object, what: str) -> Value:
         """The value of a name that `keep` gave.
 
         Args:
