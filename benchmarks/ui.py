@@ -22,7 +22,7 @@ from statistics import median
 from fedmeta.config.settings import build_settings
 from fedmeta.data import load
 from fedmeta.training.from_settings import train_settings
-from fedmeta.ui.serving import server
+from fedmeta.ui.app import server
 
 GOAL = 1.0  # seconds
 

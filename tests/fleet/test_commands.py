@@ -228,7 +228,7 @@ def test_without_a_worker_the_client_app_does_the_work_itself(
     from flwr.app import Context, RecordDict
 
     from fedmeta.fleet import client_app
-    from fedmeta.fleet.flower_records import from_records, to_records
+    from fedmeta.fleet.server_app import from_records, to_records
 
     class Asked:
         content = None

@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from fleet.test_fence import NGINX, call, free_port, nginx
 
 from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.certificates import KeyPair, make_authority, make_node, make_server
 from fedmeta.fleet.gateway import Gateway, write_gateway
+from fleet.test_gateway import NGINX, call, free_port, nginx
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 

@@ -10,9 +10,10 @@ import torch
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.evaluation.evaluate import score
+from fedmeta.fleet.message import model_bytes
 from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.ui.adaptation import Labelled, adapt_stepwise, curve_inputs, model_bytes
+from fedmeta.ui.adaptation import Labelled, adapt_stepwise, curve_inputs
 
 
 def opened(folder: Path) -> tuple[MetaModel, Labelled, Labelled]:

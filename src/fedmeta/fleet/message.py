@@ -94,12 +94,17 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
     }
 
 
-def pack_model(model: MetaModel) -> Tensor:
-    """A meta-model as the bytes of its file."""
+def model_bytes(model: MetaModel) -> bytes:
+    """The content of the file that `MetaModel.save` writes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
         model.save(file)
-        return torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
+        return file.read_bytes()
+
+
+def pack_model(model: MetaModel) -> Tensor:
+    """A meta-model as a tensor of bytes."""
+    return torch.frombuffer(bytearray(model_bytes(model)), dtype=torch.uint8)
 
 
 def unpack_model(content: Tensor, network: ModelSettings, loss: Loss) -> MetaModel:
@@ -151,8 +156,8 @@ def unpack_contribution(
             for name, leaf in tensors.items()
             if name.startswith(_WIRE)
         }
-        if (wrong := compression.wrong(wire, shared)) is not None:
-            raise MessageError(f"a reply cannot be read: {wrong}", "check the edge's version")
+        if (problem := compression.problem(wire, shared)) is not None:
+            raise MessageError(f"a reply cannot be read: {problem}", "check the edge's version")
         update = compression.decoded(wire, shared)
     scalars = {
         name: leaf.to(first.device)

@@ -67,13 +67,7 @@ class Plan:
         """Write it into a run folder."""
         with writing(folder):
             (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        plain = {
-            "run": self.run,
-            "table": self.table,
-            "fleet": to_plain(self.fleet),
-            "targets": to_plain(self.targets),
-        }
-        write_json(folder / FOLDER / FILE, plain)
+        write_json(folder / FOLDER / FILE, to_plain(self))
 
     def request(self, starts: int = 0) -> dict[str, Any]:
         """What every message to an edge says of the run.

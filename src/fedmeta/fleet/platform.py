@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from fedmeta.fleet.transport import (
     FleetSettings,
     Transport,
     check_name,
+    checked_reply,
     wait_until_connected,
 )
 from fedmeta.training.job import Job
@@ -247,38 +249,38 @@ class FleetEngine:
         messages = {m.address: self._message(m, vector, counted, number, masks) for m in parties}
         replies = self._transport.ask("round", messages, max(end - time.monotonic(), 1.0))
         read: dict[str, Contribution] = {}
-        down, up = dict.fromkeys(self._status, 0), dict.fromkeys(self._status, 0)
+        before = {name: (row.bytes_down, row.bytes_up) for name, row in self._status.items()}
         for member in asked:
             name, status = member.name, self._status[member.name]
             silent = "no answer in time" if member.address in messages else "not connected"
             reply = replies.get(member.address, silent)
             if member.address in messages:
-                down[name] = messages[member.address].size
-                status.bytes_down += down[name]
+                status.bytes_down += messages[member.address].size
             try:
                 read[name] = self._read(member, reply, shared, number)
             except FedmetaError as error:
                 self._not_counted(name, number, error.problem)
                 continue
             assert isinstance(reply, Message), "or it would not have been read"
-            up[name] = reply.size
-            status.seen(up[name], float(reply.facts["seconds"]))
+            status.seen(reply.size, float(reply.facts["seconds"]))
             for line in reply.facts["notes"]:
                 self._note(f"edge {name}: {line}")
-        verdict = self._judged(read, shared, {"round": number, **masks}, down, up, end)
+        verdict = self._judged(read, shared, {"round": number, **masks}, end)
         for name, reason in verdict.refused.items():
             self._not_counted(name, number, reason)
         for name, scale in verdict.clipped.items():
             self._note(f"round {number}: edge {name} was clipped to {scale:.3g} of its norm")
-        return {n: Answer(one, down[n], up[n]) for n, one in verdict.accepted.items()}
+        answers = {}
+        for name, one in verdict.accepted.items():
+            (down, up), status = before[name], self._status[name]
+            answers[name] = Answer(one, status.bytes_down - down, status.bytes_up - up)
+        return answers
 
     def _judged(
         self,
         read: Mapping[str, Contribution],
         shared: Tree,
         asked: Mapping[str, Any],
-        down: dict[str, int],
-        up: dict[str, int],
         end: float,
     ) -> Verdict:
         """Who is counted; where sums are masked, they are opened first."""
@@ -290,10 +292,8 @@ class FleetEngine:
         left = max(end - time.monotonic(), 1.0)
         opened = unmask_sum(self._transport, addresses, known, facts, shared, left)
         for name, size in opened.down.items():
-            down[name] += size
             self._status[name].bytes_down += size
         for name, size in opened.up.items():
-            up[name] += size
             self._status[name].bytes_up += size
         return opened.verdict
 
@@ -303,15 +303,16 @@ class FleetEngine:
 
     def _as_known(self, read: Mapping[str, Contribution]) -> dict[str, Reply]:
         """What edges have sent beside what the platform itself knows of their shares."""
-        replies, start = {}, 0
-        for member in self._roster.members:
-            nodes = slice(start, start + len(member.nodes))
-            if member.name in read:
-                share = float(self._weights[nodes].sum())
-                rho = float(self._penalties[nodes].sum())
-                replies[member.name] = Reply(read[member.name], share, rho)
-            start = nodes.stop
-        return replies
+        rows = self._roster.rows()
+        return {
+            name: Reply(
+                read[name],
+                share=float(self._weights[rows[name]].sum()),
+                weight=float(self._penalties[rows[name]].sum()),
+            )
+            for name in rows
+            if name in read
+        }
 
     def _released(self, total: Contribution, number: int) -> Contribution:
         """The sum as the platform may look at it: under central privacy with noise."""
@@ -327,13 +328,8 @@ class FleetEngine:
         self, member: Member, reply: Message | str, shared: Tree, number: int
     ) -> Contribution:
         """What a reply adds to the sum, if it is one; whether it may is the guard's to say."""
-        if isinstance(reply, str):
-            raise FleetError(reply, "check it")
-        if "refused" in reply.facts:
-            raise FleetError(str(reply.facts["refused"]), "check it")
-        said = tuple(reply.facts.get(key) for key in ("run", "round", "name"))
-        if said != (self._request["run"], number, member.name):
-            raise FleetError(f"it answered to something else ({said[1:]})", "nothing to do")
+        asked = {"run": self._request["run"], "round": number, "name": member.name}
+        reply = checked_reply(reply, asked)
         if self._job.uplink.secure_aggregation:
             return read_masked(reply, shared)
         return unpack_contribution(reply.tensors, shared, self._job.uplink.compression)
@@ -358,17 +354,11 @@ class FleetEngine:
 
     def _added_up(self, answers: Mapping[str, Answer]) -> tuple[Contribution, Tensor]:
         """Σ of the edges' sums in the order of the roster, and the places of their nodes."""
-        total: Contribution | None = None
-        rows, start = [], 0
-        for member in self._roster.members:
-            end = start + len(member.nodes)
-            if member.name in answers:
-                part = answers[member.name].total
-                total = part if total is None else map_leaves(torch.add, total, part)
-                rows.append(torch.arange(start, end))
-            start = end
-        assert total is not None, "a quorum is at least one"
-        return total, torch.cat(rows).to(self._weights.device)
+        rows = {name: each for name, each in self._roster.rows().items() if name in answers}
+        parts = [answers[name].total for name in rows]
+        total = reduce(lambda one, other: map_leaves(torch.add, one, other), parts)
+        places = torch.cat([torch.arange(each.start, each.stop) for each in rows.values()])
+        return total, places.to(self._weights.device)
 
     def _silent(self, asked: Sequence[Member], answers: Mapping[str, object]) -> str:
         first = next(member for member in asked if member.name not in answers)

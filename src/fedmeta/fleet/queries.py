@@ -20,7 +20,13 @@ from fedmeta.core.errors import FedmetaError
 from fedmeta.core.tree import Tree
 from fedmeta.fleet.message import Message, pack_model, unflatten
 from fedmeta.fleet.roster import Member, Roster
-from fedmeta.fleet.transport import FleetError, FleetSettings, Transport, wait_until_connected
+from fedmeta.fleet.transport import (
+    FleetError,
+    FleetSettings,
+    Transport,
+    checked_reply,
+    wait_until_connected,
+)
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.priors import fisher
 
@@ -103,13 +109,8 @@ class EdgeQueries:
         self, member: Member, what: str, reply: Message | str, like: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """The sums in a reply, if it is one."""
-        if isinstance(reply, str):
-            raise FleetError(reply, "check it")
-        if "refused" in reply.facts:
-            raise FleetError(str(reply.facts["refused"]), "check it")
-        said = tuple(reply.facts.get(key) for key in ("run", "what", "name"))
-        if said != (self.request["run"], what, member.name):
-            raise FleetError("it answered to something else", "nothing to do")
+        asked = {"run": self.request["run"], "what": what, "name": member.name}
+        reply = checked_reply(reply, asked)
         for name, leaf in like.items():
             found = reply.tensors.get(name)
             if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):

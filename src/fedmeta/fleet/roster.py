@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,7 @@ class Roster:
             return None
         about = read_json(folder / _ROSTER, "roster of the fleet")
         members = about.pop("members")
-        common = Common(
-            from_plain(Task, about["task"], "task"),
-            tuple(about["shape"]),
-            about["pixels"],
-            tuple(about["features"]),
-        )
+        common = from_plain(Common, about, "roster")
         tensors, _ = read_tensors(folder / _SCALING, "scaling of the fleet")
         return cls(tuple(_member(each) for each in members), common, Scaling.from_tensors(tensors))
 
@@ -111,13 +107,21 @@ class Roster:
         """The edge of that name, if there is one."""
         return next((each for each in self.members if each.name == name), None)
 
+    def rows(self) -> dict[str, slice]:
+        """By name of the edge, the places of its nodes among the nodes of all edges."""
+        ends = list(accumulate(len(each.nodes) for each in self.members))
+        starts = [0, *ends]
+        return {
+            each.name: slice(start, end)
+            for each, start, end in zip(self.members, starts, ends, strict=False)
+        }
+
     def share(self, member: Member) -> Share:
         """What an edge must know of all the others."""
-        place = self.members.index(member)
         nodes = [node for each in self.members for node in each.nodes]
         return Share(
             sum(each.samples for each in self.members),
-            sum(len(each.nodes) for each in self.members[:place]),
+            self.rows()[member.name].start,
             (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
         )
 

@@ -12,18 +12,22 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from fedmeta.core.errors import FedmetaError
+from fedmeta.core.errors import FedmetaError, MissingExtraError
 from fedmeta.core.storage import write_json
-from fedmeta.fleet.flower_records import from_records, to_records
-from fedmeta.fleet.message import Message
+from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.plan import FOLDER, carry_out
 from fedmeta.fleet.transport import Kind
 
-from flwr.app import Context, MessageType  # isort: skip  # flower_records checks for flwr first
-from flwr.app import Message as FlowerMessage  # isort: skip
-from flwr.serverapp import Grid, ServerApp  # isort: skip
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MessageType, RecordDict
+    from flwr.app import Message as FlowerMessage
+    from flwr.serverapp import Grid, ServerApp
+except ImportError:
+    raise MissingExtraError("flwr", "flower") from None
 
+_FACTS, _TENSORS = "facts", "tensors"
 OUTCOME = "outcome.json"
 _KINDS = {
     "introduce": MessageType.QUERY,
@@ -97,6 +101,30 @@ class GridTransport:
             if asked:
                 time.sleep(_POLL)
         return replies
+
+
+def to_records(message: Message) -> RecordDict:
+    """A message as the content of a Flower message.
+
+    The tensors are one array of bytes: Flower sends every array by a call of its own.
+    """
+    facts, tensors = message.encoded()
+    array = Array(dtype="uint8", shape=(len(tensors),), stype="safetensors", data=tensors)
+    return RecordDict(
+        {_FACTS: ConfigRecord({"json": facts}), _TENSORS: ArrayRecord({"all": array})}
+    )
+
+
+def from_records(records: RecordDict) -> Message:
+    """The inverse of `to_records`; what is not a message is refused."""
+    try:
+        facts = cast(ConfigRecord, records[_FACTS])["json"]
+        tensors = cast(ArrayRecord, records[_TENSORS])["all"].data
+    except (KeyError, AttributeError, TypeError) as error:
+        raise MessageError(f"a message is no message ({error!r})", "check its sender") from error
+    if not isinstance(facts, str):
+        raise MessageError("a message is no message", "check its sender")
+    return Message.decoded(facts, tensors)
 
 
 def _read(message: FlowerMessage) -> Message | str:

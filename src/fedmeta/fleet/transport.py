@@ -100,3 +100,21 @@ def check_name(introduction: Message, let_in_as: str) -> None:
             f"the edge with the key of {let_in_as} calls itself {name}",
             "start it with the name that its key was made for",
         )
+
+
+def checked_reply(reply: Message | str, asked: Mapping[str, object]) -> Message:
+    """A reply, if it is one to what was asked; else an error that says why not.
+
+    Args:
+        reply: from `Transport.ask`.
+        asked: facts of the message that it must repeat.
+    """
+    if isinstance(reply, str):
+        raise FleetError(reply, "check it")
+    if "refused" in reply.facts:
+        raise FleetError(str(reply.facts["refused"]), "check it")
+    said = {name: reply.facts.get(name) for name in asked}
+    if said != asked:
+        which = tuple(said.values())[1:]
+        raise FleetError(f"it answered to something else ({which})", "nothing to do")
+    return reply

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,7 +30,7 @@ from fedmeta.ui.run_view import run_content
 from fedmeta.ui.runs import RunIndex
 from fedmeta.ui.security import RequestFilter
 from fedmeta.ui.side_by_side import side_by_side
-from fedmeta.ui.templating import FOLDER, STYLE_OF_REPORT, Pages
+from fedmeta.ui.templating import FOLDER, STYLE_OF_REPORT, templates
 
 _LONGEST_QUESTION = 2**20  # bytes of the JSON that a page asks with
 
@@ -54,7 +55,7 @@ def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
             Route("/own/{name:path}", site.own),
             Route("/api/rounds/{name:path}", site.rounds),
             Route("/api/adapt/{name:path}", site.adapt_node, methods=["POST"]),
-            Route("/api/bring/{name:path}", site.bring, methods=["POST"]),
+            Route("/api/bring/{name:path}", site.add_file, methods=["POST"]),
             Route("/api/adapt-own/{name:path}", site.adapt_own, methods=["POST"]),
             Route("/api/model/{token}", site.model),
             Route("/report.css", site.style),
@@ -65,6 +66,24 @@ def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
     )
 
 
+def server(root: Path, host: str = "127.0.0.1") -> uvicorn.Server:
+    """A server for the page of a folder of runs; `run` it on a socket that listens.
+
+    Args:
+        root: the folder.
+        host: that the socket is bound to.
+    """
+    config = uvicorn.Config(
+        create_app(root, host),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=1,  # a page that polls shall not hold the end up
+    )
+    return uvicorn.Server(config)
+
+
 class Site:
     """The endpoints, over one folder of runs.
 
@@ -73,11 +92,8 @@ class Site:
     """
 
     def __init__(self, root: Path) -> None:
-        self._index, self._models, self._pages = (
-            RunIndex(root),
-            OpenModels(),
-            Pages(root.name or str(root)),
-        )
+        self._index, self._models = RunIndex(root), OpenModels()
+        self._templates = templates(root.name or str(root))
 
     def overview(self, request: Request) -> Response:
         """The list of runs."""
@@ -117,7 +133,7 @@ class Site:
     def adapt(self, request: Request) -> Response:
         """A target of the run, its samples, and the button."""
         name, folder = self._asked(request)
-        stage = self._models.stage(folder, request.query_params.get("node"))
+        stage = self._models.target(folder, request.query_params.get("node"))
         content = {"name": name, "stage": stage, "most_steps": MOST_STEPS}
         return self._page("adapt.html", {**content, "trail": self._trail(folder)})
 
@@ -145,7 +161,7 @@ class Site:
         """Adapt to samples that were brought."""
         return await self._answer(request, self._models.adapt_own)
 
-    async def bring(self, request: Request) -> Response:
+    async def add_file(self, request: Request) -> Response:
         """Take a file of the user's."""
         _, folder = self._asked(request)
         asked = request.query_params
@@ -153,7 +169,7 @@ class Site:
         content = await uploads.read_body(request.stream())
         return JSONResponse(
             await run_in_threadpool(
-                self._models.bring,
+                self._models.add_file,
                 folder,
                 asked.get("set"),
                 asked.get("name", ""),
@@ -186,7 +202,7 @@ class Site:
         if request.url.path.startswith("/api/"):
             return JSONResponse(words, status_code=code)
         name = request.path_params.get("name", "")
-        return HTMLResponse(self._pages.render("error.html", {**words, "name": name}), code)
+        return self._page("error.html", {**words, "name": name}, code)
 
     def _asked(self, request: Request) -> tuple[str, Path]:
         folder = self._index.folder(request.path_params["name"])
@@ -201,8 +217,8 @@ class Site:
         whole = self._index.name(outer)
         return [(f"/{kind}/{whole}", whole), (f"/run/{name}", name.removeprefix(f"{whole}/"))]
 
-    def _page(self, template: str, content: Mapping[str, Any]) -> Response:
-        return HTMLResponse(self._pages.render(template, content))
+    def _page(self, template: str, content: Mapping[str, Any], code: int = 200) -> Response:
+        return HTMLResponse(self._templates.get_template(template).render(content), code)
 
     async def _answer(
         self, request: Request, work: Callable[[Path, Mapping[str, Any]], dict[str, Any]]

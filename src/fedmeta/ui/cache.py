@@ -35,17 +35,12 @@ class Cache(Generic[Value]):
             self._store(key, value)
         return value
 
-    def keep(self, value: Value) -> str:
-        """Keep a value under a new name that cannot be guessed."""
-        token = secrets.token_urlsafe(16)
+    def keep(self, value: Value, token: str | None = None) -> str:
+        """Keep a value under a name, which is returned; None: a new one that cannot be guessed."""
+        token = secrets.token_urlsafe(16) if token is None else token
         with self._lock:
             self._store(token, value)
         return token
-
-    def replace(self, token: str, value: Value) -> None:
-        """Keep another value under a name that is there already."""
-        with self._lock:
-            self._store(token, value)
 
     def get(self, token: object, what: str) -> Value:
         """The value of a name that `keep` gave.

@@ -13,10 +13,11 @@ from fedmeta.core.errors import DataError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data.federation import Federation, Positions
 from fedmeta.evaluation.evaluate import metric_name
+from fedmeta.fleet.message import model_bytes
 from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import uploads
-from fedmeta.ui.adaptation import Labelled, adapt_stepwise, as_json, curve_inputs, model_bytes
+from fedmeta.ui.adaptation import Labelled, adapt_stepwise, curve_inputs
 from fedmeta.ui.cache import Cache
 from fedmeta.ui.drawable import drawable
 from fedmeta.ui.uploads import OwnSamples
@@ -46,7 +47,7 @@ class OpenModels:
         stamp = (folder / "settings.json").stat().st_mtime_ns
         return self._federations.get_or_create((folder, stamp), lambda: own_federation(run))
 
-    def stage(self, folder: Path, name: str | None) -> dict[str, Any]:
+    def target(self, folder: Path, name: str | None) -> dict[str, Any]:
         """A target and its samples, for the page.
 
         Args:
@@ -88,9 +89,9 @@ class OpenModels:
         shown = federation.inputs[evenly_chosen(node.query, MOST_QUERY)]
         steps, adapted = adapt_stepwise(model, support, query, shown, _steps(asked))
         token = self._adapted.keep((f"{folder.name}-{node.name}", adapted))
-        return {"steps": as_json(steps), "model": token}
+        return {"steps": [vars(step) for step in steps], "model": token}
 
-    def bring(
+    def add_file(
         self, folder: Path, token: str | None, name: str, content: bytes, *, invert: bool
     ) -> dict[str, Any]:
         """Add a file of the user's to a set of samples.
@@ -106,10 +107,7 @@ class OpenModels:
         label = str(stored_part(RunFolder.open(folder), "data").get("label") or "label")
         before = uploads.no_samples(model) if token is None else self._recall(folder, token)
         own = before + uploads.read_upload(model, name, content, label, invert=invert)
-        if token is None:
-            token = self._own.keep(own)
-        else:
-            self._own.replace(token, own)
+        token = self._own.keep(own, token)
         features = model.about.get("features") or ()
         return {
             "set": token,
@@ -134,7 +132,11 @@ class OpenModels:
         steps, adapted = adapt_stepwise(model, support, tested, shown, _steps(asked))
         token = self._adapted.keep((f"{folder.name}-own", adapted))
         along = curve_inputs(model, np.concatenate([support.inputs, shown]))
-        return {"steps": as_json(steps), "model": token, "positions": along[:, 0].tolist()}
+        return {
+            "steps": [vars(step) for step in steps],
+            "model": token,
+            "positions": along[:, 0].tolist(),
+        }
 
     def about(self, folder: Path) -> dict[str, Any]:
         """What the page has to know of a model that samples are brought to."""
