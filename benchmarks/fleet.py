@@ -30,7 +30,7 @@ from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.app_bundle import write_app
 from fedmeta.fleet.edge import Edge
 from fedmeta.fleet.edge_table import read_edges
-from fedmeta.fleet.launch import APP, Host, hosting, run_to_end, serving
+from fedmeta.fleet.launch import APP, Host, run_to_end, running_edge, running_platform
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
 from fedmeta.fleet.transport import FleetSettings
@@ -121,9 +121,9 @@ def measure(folder: Path, rounds: int, edges: int, parameters: int) -> None:
     homes = planned(folder, rounds, edges, parameters)
     host = Host(folder / "run", "127.0.0.1", programs.free_port(), None)
     with ExitStack() as stack:
-        link = stack.enter_context(hosting(host, []))
+        link = stack.enter_context(running_platform(host, []))
         for home in homes:
-            stack.enter_context(serving(home.name, home, f"127.0.0.1:{host.port}", None))
+            stack.enter_context(running_edge(home.name, home, f"127.0.0.1:{host.port}", None))
         ours, nothing = list[float](), list[float]()
         for lap in range(1, _LAPS + 1):  # in turns: a machine is not always equally busy
             plan = Plan.load(host.folder)

@@ -27,7 +27,7 @@ from fedmeta.config.tables import Table
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
-from fedmeta.fleet.local_fleet import deal_out, make_keys, new_plan, run_trial
+from fedmeta.fleet.local_fleet import make_keys, new_plan, run_trial, write_shards
 from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.training.train import RunRequest, train_run
@@ -123,7 +123,7 @@ def measure(folder: Path, rounds: int, edges: int, lost: float, seed: int) -> No
     settings = RunSpec.from_dict(table)
     federation = load(settings.data_settings, seed)
     run, place = folder / "run", folder / "edges"
-    targets = deal_out(place, federation, edges)
+    targets = write_shards(place, federation, edges)
     make_keys(place / "certs", edges)
     new_plan(run, table, FleetSettings(edges, quorum=1 / edges, deadline=120.0), targets)
     homes = sorted(place.glob("edge-*"))

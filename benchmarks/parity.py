@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 import fedmeta_edge
-from fedmeta.cli.reopening import open_model, own_federation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data.federation import Federation
 from fedmeta.data.pool import Array
 from fedmeta.export import export_onnx
+from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
 
 GOAL = 1e-5

@@ -15,8 +15,8 @@ from fedmeta.algorithms.algorithm import Contribution
 from fedmeta.core.storage import payload_bytes
 from fedmeta.uplink.masking import (
     Content,
-    Occasion,
-    Secret,
+    MaskContext,
+    MaskingKey,
     from_whole,
     mask_of,
     masked,
@@ -30,21 +30,21 @@ EDGES = (3, 10, 100)
 
 def costs(parameters: int, edges: int, home: Path) -> list[str]:
     """A line of the table: one edge of ten (at least one) is lost between its two messages."""
-    secrets = {f"edge-{i:03d}": Secret.open(home / f"{i}.key") for i in range(edges)}
+    secrets = {f"edge-{i:03d}": MaskingKey.open(home / f"{i}.key") for i in range(edges)}
     keys = {name: one.public for name, one in secrets.items()}
-    occasion = Occasion("benchmark", 1, 1, 0, keys)
+    context = MaskContext("benchmark", 1, 1, 0, keys)
     update = {"theta": torch.ones(parameters)}
     one = Contribution(update, torch.tensor(1.0), {"loss": torch.tensor(1.0)})
     content = Content(update, ("loss",))
     names = list(secrets)
     arrived = names if edges == EDGES[0] else names[: -max(1, edges // 10)]
     start = time.process_time()
-    sent = masked(to_whole(one, content, edges), names[0], secrets[names[0]], occasion)
+    sent = masked(to_whole(one, content, edges), names[0], secrets[names[0]], context)
     sealed = time.process_time() - start
     start = time.process_time()
-    told = revealed(arrived, names[0], secrets[names[0]], occasion)
+    told = revealed(arrived, names[0], secrets[names[0]], context)
     revealing = time.process_time() - start
-    seeds = {name: revealed(arrived, name, secrets[name], occasion) for name in arrived}
+    seeds = {name: revealed(arrived, name, secrets[name], context) for name in arrived}
     start = time.process_time()
     from_whole(sent - mask_of(seeds, len(sent)), content)
     opening = time.process_time() - start

@@ -22,7 +22,7 @@ from statistics import median
 from fedmeta.config.spec import RunSpec
 from fedmeta.data import load
 from fedmeta.training.train import RunRequest, train_run
-from fedmeta.ui.serving import server
+from fedmeta.ui.app import server
 
 GOAL = 1.0  # seconds
 

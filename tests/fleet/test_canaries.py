@@ -18,17 +18,17 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 from fedmeta.data.federation import Federation
 from fedmeta.fleet.edge import Edge
-from fedmeta.fleet.local_fleet import deal_out
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.local_fleet import write_shards
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.sequences_over_fleet import FleetTasks
 from fedmeta.fleet.shards import EdgeData, load_shard
 from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import load_scaling, load_theta
 from fedmeta.studies.sequences import TaskSequence, TaskSettings, run_sequence
-from fleet.couriers import HomeCourier
 from fleet.processes import awaited, fleet
 from fleet.test_tasks import InThisProcess
+from fleet.transports import InProcessTransport
 from test_privacy import CANARIES, METRICS, allowed, leaks, patterns, planted, secrets
 
 pytest.importorskip("flwr")
@@ -58,37 +58,37 @@ MEMBER = {"name", "data", "share", "task"}
 SCALING = {"mean", "deviation"}
 
 
-def of_fleet(folder: Path, table: dict[str, Any], federation: Federation) -> HomeCourier:
+def of_fleet(folder: Path, table: dict[str, Any], federation: Federation) -> InProcessTransport:
     """Train with two edges; returns what has carried all messages."""
-    targets = deal_out(folder / "edges", federation, 2)
+    targets = write_shards(folder / "edges", federation, 2)
     Plan("run1", table, FleetSettings(2, deadline=0.2), targets).save(folder / "run")
     homes = sorted((folder / "edges").glob("edge-*"))
-    courier = HomeCourier({100 + i: home for i, home in enumerate(homes)})
-    carry_out(folder / "run", courier)
-    return courier
+    transport = InProcessTransport({100 + i: home for i, home in enumerate(homes)})
+    carry_out(folder / "run", transport)
+    return transport
 
 
-def check_question(parcel: Parcel, model: int) -> None:
+def check_question(message: Message, model: int) -> None:
     """Only these facts and tensors go down."""
-    facts, sizes = set(parcel.facts), {n: leaf.numel() for n, leaf in parcel.tensors.items()}
+    facts, sizes = set(message.facts), {n: leaf.numel() for n, leaf in message.tensors.items()}
     if "round" in facts:
         assert facts == FLEET | MEMBER | {"round", "counted"}
         assert set(sizes) - {"start"} == {"shared"} | SCALING
         assert sizes["shared"] == model
     elif "what" in facts:
         assert facts == FLEET | MEMBER | {"what", "models"}
-        assert set(sizes) == SCALING | set(parcel.facts["models"])
+        assert set(sizes) == SCALING | set(message.facts["models"])
     else:
         assert facts == FLEET
         assert not sizes
 
 
-def check_reply(parcel: Parcel, model: int, features: int) -> None:
+def check_reply(message: Message, model: int, features: int) -> None:
     """Only these facts and tensors go up: sums as long as the model, sums of inputs, numbers."""
-    facts, sizes = set(parcel.facts), {n: leaf.numel() for n, leaf in parcel.tensors.items()}
+    facts, sizes = set(message.facts), {n: leaf.numel() for n, leaf in message.tensors.items()}
     if "round" in facts:
         assert facts == {"round", "run", "name", "seconds", "notes"}
-        assert parcel.facts["notes"] == []
+        assert message.facts["notes"] == []
         numbers = {"weight"} | {f"metric/{name}" for name in (*METRICS, "refused")}
         for name, size in sizes.items():
             if name == "update":
@@ -100,30 +100,32 @@ def check_reply(parcel: Parcel, model: int, features: int) -> None:
     elif "what" in facts:
         assert facts == {"run", "what", "name"}
         whole = {"model": model, "count": 1}
-        assert sizes == whole if parcel.facts["what"] == "fisher" else set(sizes.values()) == {1}
+        assert sizes == whole if message.facts["what"] == "fisher" else set(sizes.values()) == {1}
     else:
         known = {"name", "nodes", "data", "task", "shape", "bytes", "features", "count"}
         assert facts == known
         assert sizes == {"total": features, "squares": features}
-        for name, support, query in parcel.facts["nodes"]:
+        for name, support, query in message.facts["nodes"]:
             assert (type(name), type(support), type(query)) == (str, int, int)
 
 
-def content(parcel: Parcel) -> bytes:
+def content(message: Message) -> bytes:
     """A message as it goes over the wire."""
-    facts, tensors = parcel.encoded()
+    facts, tensors = message.encoded()
     return facts.encode() + tensors
 
 
-def check_couriers(couriers: list[HomeCourier], secret: set[bytes], model: int, width: int) -> None:
-    for courier in couriers:
-        assert courier.sent
-        for _, parcel in courier.sent:
-            check_question(parcel, model)
-            assert not leaks(content(parcel), secret)
-        for _, parcel in courier.received:
-            check_reply(parcel, model, width)
-            assert not leaks(content(parcel), secret)
+def check_transports(
+    transports: list[InProcessTransport], secret: set[bytes], model: int, width: int
+) -> None:
+    for transport in transports:
+        assert transport.sent
+        for _, message in transport.sent:
+            check_question(message, model)
+            assert not leaks(content(message), secret)
+        for _, message in transport.received:
+            check_reply(message, model, width)
+            assert not leaks(content(message), secret)
 
 
 def check_files(folder: Path, secret: set[bytes]) -> set[str]:
@@ -140,13 +142,13 @@ def test_messages_states_and_logs_have_no_canary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    courier = of_fleet(tmp_path, merged([BASE, RUNS[kind]]), planted())
+    transport = of_fleet(tmp_path, merged([BASE, RUNS[kind]]), planted())
     scaling = load_scaling(tmp_path / "run")
     assert scaling is not None
     secret = secrets(scaling)
     algorithm = RunSpec.from_dict(merged([BASE, RUNS[kind]])).algorithm
     sizes = allowed(algorithm, load_theta(tmp_path / "run"))  # with learned steps, if any
-    check_couriers([courier], secret, sum(sizes.values()), width=3)
+    check_transports([transport], secret, sum(sizes.values()), width=3)
     names = check_files(tmp_path, secret)
     assert {"edges.json", "roster.json", "round-000003.safetensors", "metrics.jsonl"} <= names
     assert not leaks(caplog.text.encode(), secret)
@@ -156,13 +158,13 @@ def test_finding_lambda_tells_three_numbers_of_an_edge(tmp_path: Path) -> None:
     of_fleet(tmp_path / "a", merged([BASE, {"algorithm": "fedavg"}]), planted())
     earlier = str(tmp_path / "a/run")
     tied = {"prior": {"model": earlier}, "init": earlier, "training": {"rounds": 20}, **FIXED}
-    courier = of_fleet(tmp_path / "b", merged([BASE, tied]), planted())
+    transport = of_fleet(tmp_path / "b", merged([BASE, tied]), planted())
     scaling = load_scaling(tmp_path / "b/run")
     assert scaling is not None
     secret = secrets(scaling)
-    check_couriers([courier], secret, model=31, width=3)
-    told = [parcel for _, parcel in courier.received if "what" in parcel.facts]
-    assert [set(parcel.tensors) for parcel in told] == [{"tied", "free", "count"}] * 2
+    check_transports([transport], secret, model=31, width=3)
+    told = [message for _, message in transport.received if "what" in message.facts]
+    assert [set(message.tensors) for message in told] == [{"tied", "free", "count"}] * 2
     check_files(tmp_path / "b", secret)
 
 
@@ -195,7 +197,7 @@ def test_a_sequence_over_a_fleet_has_no_canary(tmp_path: Path, method: str) -> N
     scaling = load_scaling(runs[-1])
     assert scaling is not None
     secret = secrets(scaling)
-    check_couriers(conduct.couriers, secret, model=4 * 3 + 4 + 4 * 4 + 4, width=3)
+    check_transports(conduct.transports, secret, model=4 * 3 + 4 + 4 * 4 + 4, width=3)
     check_files(tmp_path / "edges", secret)
     run_sequence(sequence, folder=tmp_path / "alone")  # in one process, for its files
     for folder in ("runs", "alone"):
@@ -209,18 +211,18 @@ def test_a_sequence_over_a_fleet_has_no_canary(tmp_path: Path, method: str) -> N
 
 def test_an_edge_that_leaks_would_be_seen(tmp_path: Path) -> None:
     """The test itself: a reply with a sample in it, and a sample in a file of the platform."""
-    courier = of_fleet(tmp_path, merged([BASE, FIXED]), planted())
+    transport = of_fleet(tmp_path, merged([BASE, FIXED]), planted())
     secret = patterns(CANARIES)
-    home = courier.homes[100]
+    home = transport.homes[100]
     sample = load_shard(Path(Edge.load(home).data.path)).inputs
-    address, reply = courier.received[-1]
-    courier.received[-1] = (
+    address, reply = transport.received[-1]
+    transport.received[-1] = (
         address,
-        Parcel(reply.facts, {**reply.tensors, "sample": torch.from_numpy(sample)}),
+        Message(reply.facts, {**reply.tensors, "sample": torch.from_numpy(sample)}),
     )
     with pytest.raises(AssertionError):
-        check_couriers([courier], secret, model=31, width=3)
-    assert leaks(content(courier.received[-1][1]), secret)
+        check_transports([transport], secret, model=31, width=3)
+    assert leaks(content(transport.received[-1][1]), secret)
     (tmp_path / "run/note.txt").write_text("a value of 271.828 was seen")
     with pytest.raises(AssertionError, match=r"note\.txt"):
         check_files(tmp_path, secret)

@@ -18,12 +18,12 @@ from fedmeta.fleet import worker
 from fedmeta.fleet.app_bundle import write_app
 from fedmeta.fleet.edge import Edge
 from fedmeta.fleet.flower_commands import free_port
-from fedmeta.fleet.follow import Watch, alive
-from fedmeta.fleet.message import Parcel, ParcelError
+from fedmeta.fleet.follow import RunFollower, is_running
+from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.sequences_over_fleet import FleetTasks
 from fedmeta.fleet.worker_socket import ask, socket_of
-from fleet.couriers import HomeCourier, fleet_of
+from fleet.transports import InProcessTransport, fleet_of
 
 pytest.importorskip("flwr")
 
@@ -130,7 +130,7 @@ def test_a_fleets_run_is_judged_on_its_targets_and_nothing_else(
         "training": {"rounds": 1},
     }
     _, homes = fleet_of(tmp_path / "f", table, edges=2)
-    carry_out(tmp_path / "f/run", HomeCourier(homes))
+    carry_out(tmp_path / "f/run", InProcessTransport(homes))
     called(evaluate.COMMAND, tmp_path / "f/run")
     assert "mse of 2 target nodes" in capsys.readouterr().out
     with pytest.raises(RunFolderError, match="are on the edges of a fleet"):
@@ -185,13 +185,13 @@ def test_a_worker_answers_as_the_edge_does(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     table = {"data": {"name": "sinusoid", "nodes": 4, "samples": [6, 6], "target_share": 0.0}}
     _, homes = fleet_of(tmp_path / "f", table, edges=1)
-    question = Parcel({"run": "run1", "life": 1, "table": table}).encoded()
+    question = Message({"run": "run1", "life": 1, "table": table}).encoded()
     assert ask(homes[100], "introduce", *question) is None  # there is no worker
     here, there = Pipe()
     for part in (b"introduce", question[0].encode(), question[1]):
         here.send_bytes(part)
     worker._answer(there, homes[100])
-    reply = Parcel.decoded(here.recv_bytes().decode(), here.recv_bytes())
+    reply = Message.decoded(here.recv_bytes().decode(), here.recv_bytes())
     assert reply.facts["name"] == "edge-1"
     assert len(reply.facts["nodes"]) == 4
     here.close()
@@ -200,10 +200,10 @@ def test_a_worker_answers_as_the_edge_does(tmp_path: Path, monkeypatch: pytest.M
     assert len(str(socket_of(homes[100]))) < 108
 
 
-def test_what_is_no_parcel_is_refused() -> None:
-    for facts, tensors in (("{", b""), ("[]", Parcel({}).encoded()[1]), ("{}", b"pickle")):
-        with pytest.raises(ParcelError):
-            Parcel.decoded(facts, tensors)
+def test_what_is_no_message_is_refused() -> None:
+    for facts, tensors in (("{", b""), ("[]", Message({}).encoded()[1]), ("{}", b"pickle")):
+        with pytest.raises(MessageError):
+            Message.decoded(facts, tensors)
 
 
 def test_a_watch_tells_how_a_run_ended(tmp_path: Path) -> None:
@@ -215,10 +215,10 @@ def test_a_watch_tells_how_a_run_ended(tmp_path: Path) -> None:
     place = Path("runs/a/fleet/outcome.json")
     place.write_text('{"problem": "too few edges", "remedy": "bring some", "code": 4}')
     with pytest.raises(FedmetaError, match="too few edges: bring some") as caught:
-        Watch(Path("runs/a")).until_end(Living(), lambda: True)  # type: ignore[arg-type]
+        RunFollower(Path("runs/a")).until_end(Living(), lambda: True)  # type: ignore[arg-type]
     assert caught.value.exit_code == 4
-    assert alive('{"runs": [{"status": "running"}]}')
-    assert not alive('{"runs": [{"status": "finished:failed"}]}')
+    assert is_running('{"runs": [{"status": "running"}]}')
+    assert not is_running('{"runs": [{"status": "finished:failed"}]}')
 
 
 def test_without_a_worker_the_client_app_does_the_work_itself(
@@ -228,7 +228,7 @@ def test_without_a_worker_the_client_app_does_the_work_itself(
     from flwr.app import Context, RecordDict
 
     from fedmeta.fleet import client_app
-    from fedmeta.fleet.flower_records import from_records, to_records
+    from fedmeta.fleet.server_app import from_records, to_records
 
     class Asked:
         content = None
@@ -239,7 +239,7 @@ def test_without_a_worker_the_client_app_does_the_work_itself(
     table = {"data": {"name": "sinusoid", "nodes": 4, "samples": [6, 6], "target_share": 0.0}}
     _, homes = fleet_of(tmp_path / "f", table, edges=1)
     message, context = Asked(), Context(1, 7, {"edge": str(homes[100])}, RecordDict(), {})
-    message.content = to_records(Parcel({"run": "run1", "life": 1, "table": table}))
+    message.content = to_records(Message({"run": "run1", "life": 1, "table": table}))
     reply = from_records(client_app._answered("introduce", message, context))
     assert reply.facts["name"] == "edge-1"
     assert set(reply.tensors) == {"total", "squares"}

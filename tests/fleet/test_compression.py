@@ -88,12 +88,14 @@ def test_uploads_are_as_short_as_they_should_be() -> None:
 def test_an_upload_from_afar_is_looked_at_before_it_is_read(how: Compression) -> None:
     like = drawn(0)
     wire = how.encoded(drawn(1), randomness.key(0))
-    assert how.wrong(wire, like) is None
+    assert how.problem(wire, like) is None
     first = next(iter(wire))
-    assert how.wrong({**wire, first: wire[first][:-1]}, like) is not None
-    assert how.wrong({**wire, first: wire[first].to(torch.float16)}, like) is not None
-    assert how.wrong({**wire, "more": torch.zeros(1)}, like) == "'more' is unknown"
-    assert how.wrong({name: leaf for name, leaf in wire.items() if name != first}, like) is not None
+    assert how.problem({**wire, first: wire[first][:-1]}, like) is not None
+    assert how.problem({**wire, first: wire[first].to(torch.float16)}, like) is not None
+    assert how.problem({**wire, "more": torch.zeros(1)}, like) == "'more' is unknown"
+    assert (
+        how.problem({name: leaf for name, leaf in wire.items() if name != first}, like) is not None
+    )
 
 
 @pytest.mark.parametrize("place", [-1, 17, 2**31 - 1])
@@ -101,7 +103,7 @@ def test_a_number_must_have_a_place(place: int) -> None:
     how, like = Compression("top-k", 0.25), drawn(0)
     wire = how.encoded(drawn(1), randomness.key(0))
     wire["places"][0] = place
-    assert how.wrong(wire, like) == "a number has no place"
+    assert how.problem(wire, like) == "a number has no place"
 
 
 def test_settings_that_make_no_sense() -> None:

@@ -20,9 +20,9 @@ from fedmeta.data import federate
 from fedmeta.fleet import plan as plans
 from fedmeta.fleet.app_bundle import write_app
 from fedmeta.fleet.edge import Edge
-from fedmeta.fleet.edge_state import Memory
+from fedmeta.fleet.edge_state import EdgeState
 from fedmeta.fleet.edge_table import read_edges
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.shards import EdgeData, load_shard, save_shard
 from fedmeta.fleet.transport import FleetError, FleetSettings
@@ -30,7 +30,7 @@ from fedmeta.models.meta_model import load_theta
 from fedmeta.report import write_report
 from fedmeta.report.format import size
 from fedmeta.training.train import RunRequest, train_run
-from fleet.couriers import HomeCourier, fleet_of
+from fleet.transports import InProcessTransport, fleet_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "new_algorithm.py"
 
@@ -75,7 +75,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_theta_is_that_of_the_local_engine_bit_for_bit(tmp_path: Path, kind: str) -> None:
     table = table_of(**KINDS[kind])
     federation, homes = fleet_of(tmp_path, table, edges=2)
-    run = carry_out(tmp_path / "run", HomeCourier(homes))
+    run = carry_out(tmp_path / "run", InProcessTransport(homes))
     chunk = 1 if kind == "one by one" else 3
     if kind == "one by one":  # an edge adds its nodes up, then the platform adds the edges
         alone = local_theta(table, federation, chunk)
@@ -94,7 +94,7 @@ def test_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(tmp_path / "app"))  # as Flower does with an app
     planned = Plan.load(tmp_path / "run")
     replace(planned, table=shipped).save(tmp_path / "run")
-    run = carry_out(tmp_path / "run", HomeCourier(homes))
+    run = carry_out(tmp_path / "run", InProcessTransport(homes))
     assert same(run.meta_model.theta, local_theta(table, federation, 3))
     assert run.summary["settings"]["algorithm"]["pull"] == 0.2
 
@@ -102,20 +102,20 @@ def test_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_prior_is_the_platforms_business(tmp_path: Path) -> None:
     first = table_of(rounds=1, algorithm="fedavg")
     federation, homes = fleet_of(tmp_path / "a", first, edges=2)
-    carry_out(tmp_path / "a/run", HomeCourier(homes))
+    carry_out(tmp_path / "a/run", InProcessTransport(homes))
     prior = {"model": str(tmp_path / "a/run"), "strength": 0.5}
     table = table_of(prior=prior, algorithms={"admm-fedmeta": {"penalty": 50.0}})
     federation, homes = fleet_of(tmp_path / "b", table, edges=2)
-    courier = HomeCourier(homes)
-    run = carry_out(tmp_path / "b/run", courier)
+    transport = InProcessTransport(homes)
+    run = carry_out(tmp_path / "b/run", transport)
     assert same(run.meta_model.theta, local_theta(table, federation, 3))
-    assert all("prior" not in parcel.facts["table"] for _, parcel in courier.sent)
+    assert all("prior" not in message.facts["table"] for _, message in transport.sent)
 
 
 def test_the_run_folder_is_like_any_other(tmp_path: Path) -> None:
     _, homes = fleet_of(tmp_path, table_of(), edges=2)
-    courier = HomeCourier(homes)
-    run = carry_out(tmp_path / "run", courier)
+    transport = InProcessTransport(homes)
+    run = carry_out(tmp_path / "run", transport)
     opened = RunFolder.open(tmp_path / "run")
     assert [record["round"] for record in opened.history()] == [1, 2, 3]
     assert opened.summary()["target_metric"] == run.summary["target_metric"]
@@ -128,18 +128,18 @@ def test_the_run_folder_is_like_any_other(tmp_path: Path) -> None:
         ("edge-2", 3, "counted", 3),
     ]
     theta = sum(leaf.numel() for leaf in load_theta(tmp_path / "run").values())
-    uploads = [parcel.size for _, parcel in courier.received if "round" in parcel.facts]
+    uploads = [message.size for _, message in transport.received if "round" in message.facts]
     assert max(uploads) <= 4 * theta + 2048
 
 
 def test_the_report_has_a_table_of_edges_over_all_starts(tmp_path: Path) -> None:
     table = table_of(rounds=2)
     _, homes = fleet_of(tmp_path, table, edges=2)
-    carry_out(tmp_path / "run", HomeCourier(homes))
+    carry_out(tmp_path / "run", InProcessTransport(homes))
     planned = Plan.load(tmp_path / "run")
     longer = merged([table, {"training": {"rounds": 3}}])
     replace(planned, table=longer).save(tmp_path / "run")
-    carry_out(tmp_path / "run", HomeCourier(homes))
+    carry_out(tmp_path / "run", InProcessTransport(homes))
     first, second = read_edges(tmp_path / "run/fleet")
     assert (first.rounds, second.rounds) == (3, 3)
     page = write_report(tmp_path / "run").read_text()
@@ -156,23 +156,23 @@ def test_an_upload_does_not_grow_with_the_shard(tmp_path: Path) -> None:
     for nodes in (4, 16):
         table = table_of(rounds=1, data={"nodes": nodes, "target_share": 0.0})
         _, homes = fleet_of(tmp_path / str(nodes), table, edges=1)
-        courier = HomeCourier(homes)
-        carry_out(tmp_path / str(nodes) / "run", courier)
-        sizes.append(len(courier.received[-1][1].encoded()[1]))
+        transport = InProcessTransport(homes)
+        carry_out(tmp_path / str(nodes) / "run", transport)
+        sizes.append(len(transport.received[-1][1].encoded()[1]))
     assert sizes[0] == sizes[1]
 
 
 def test_a_lost_upload_is_the_same_as_an_edge_that_was_not_asked(tmp_path: Path) -> None:
     """Edge 2 computes round 2, but its reply is lost: the run goes on as if it had not."""
     thetas = []
-    for fate in ("late", "lost"):
+    for delivery in ("late", "lost"):
         table = table_of(rounds=4, algorithms={"admm-fedmeta": {"penalty": 50.0}})
-        _, homes = fleet_of(tmp_path / fate, table, edges=2)
+        _, homes = fleet_of(tmp_path / delivery, table, edges=2)
 
-        def luck(address: int, parcel: Parcel, fate: str = fate) -> str:
-            return fate if (address, parcel.facts["round"]) == (101, 2) else ""
+        def luck(address: int, message: Message, delivery: str = delivery) -> str:
+            return delivery if (address, message.facts["round"]) == (101, 2) else ""
 
-        run = carry_out(tmp_path / fate / "run", HomeCourier(homes, luck))
+        run = carry_out(tmp_path / delivery / "run", InProcessTransport(homes, luck))
         assert [record["counted"] for record in run.history] == [6, 3, 6, 6]
         assert "was not counted: no answer in time" in run.history[1]["note"]
         thetas.append(run.meta_model.theta)
@@ -202,7 +202,7 @@ def test_an_edge_of_one_node_that_misses_rounds_is_the_simulations(
     }
     run = carry_out(
         tmp_path / "run",
-        HomeCourier(homes, lambda a, p: "" if a in arrives[p.facts["round"]] else "late"),
+        InProcessTransport(homes, lambda a, p: "" if a in arrives[p.facts["round"]] else "late"),
     )
     assert [record["counted"] for record in run.history] == counted
     assert same(run.meta_model.theta, alone.meta_model.theta)
@@ -213,9 +213,9 @@ def test_a_seeded_share_of_the_edges_is_asked(tmp_path: Path) -> None:
     asked = []
     for place in ("a", "b"):
         _, homes = fleet_of(tmp_path / place, table, edges=4)
-        courier = HomeCourier(homes)
-        carry_out(tmp_path / place / "run", courier)
-        asked.append([(a, p.facts["round"]) for a, p in courier.sent if "round" in p.facts])
+        transport = InProcessTransport(homes)
+        carry_out(tmp_path / place / "run", transport)
+        asked.append([(a, p.facts["round"]) for a, p in transport.sent if "round" in p.facts])
     assert asked[0] == asked[1]
     assert [number for _, number in asked[0]] == [1, 1, 2, 2, 3, 3, 4, 4]
     assert len({address for address, _ in asked[0]}) > 2
@@ -225,22 +225,22 @@ def test_a_round_below_quorum_is_repeated_and_three_stop_the_run(tmp_path: Path)
     _, homes = fleet_of(tmp_path, table_of(rounds=3), edges=2, quorum=1.0)
     asked: list[int] = []
 
-    def luck(address: int, parcel: Parcel) -> str:
-        number = parcel.facts["round"]
+    def luck(address: int, message: Message) -> str:
+        number = message.facts["round"]
         asked.append(number)
         once = number == 2 and asked.count(2) <= 2
         return "late" if address == 101 and (once or number == 3) else ""
 
     with pytest.raises(FleetError, match=r"round 3 had too few edges 3 times.*--resume"):
-        carry_out(tmp_path / "run", HomeCourier(homes, luck))
+        carry_out(tmp_path / "run", InProcessTransport(homes, luck))
     assert asked == [1, 1, 2, 2, 2, 2, *[3] * 6]
     history = RunFolder.open(tmp_path / "run").history()
     assert [record["round"] for record in history] == [1, 2]
     assert "it is repeated" in history[1]["note"]
-    run = carry_out(tmp_path / "run", HomeCourier(homes))  # and it can go on
+    run = carry_out(tmp_path / "run", InProcessTransport(homes))  # and it can go on
     assert run.summary["status"] == "finished"
     _, homes = fleet_of(tmp_path / "quiet", table_of(rounds=3), edges=2)
-    quiet = carry_out(tmp_path / "quiet/run", HomeCourier(homes))
+    quiet = carry_out(tmp_path / "quiet/run", InProcessTransport(homes))
     assert same(run.meta_model.theta, quiet.meta_model.theta)
 
 
@@ -256,18 +256,18 @@ def test_a_platform_killed_at_any_message_ends_with_the_same_theta(
     federation, homes = fleet_of(tmp_path, table, edges=2)
     left = [moment]
 
-    def deadly(address: int, parcel: Parcel) -> str:
+    def deadly(address: int, message: Message) -> str:
         left[0] -= 1
         if left[0] == 0:
             raise KilledError
         return ""
 
     try:
-        carry_out(tmp_path / "run", HomeCourier(homes, deadly))
+        carry_out(tmp_path / "run", InProcessTransport(homes, deadly))
     except KilledError:
-        run = carry_out(tmp_path / "run", HomeCourier(homes))
+        run = carry_out(tmp_path / "run", InProcessTransport(homes))
     else:
-        run = carry_out(tmp_path / "run", HomeCourier(homes))  # it was done by then
+        run = carry_out(tmp_path / "run", InProcessTransport(homes))  # it was done by then
     assert same(run.meta_model.theta, local_theta(table, federation, 3))
     assert [r["round"] for r in RunFolder.open(tmp_path / "run").history()] == [1, 2, 3, 4]
 
@@ -278,20 +278,20 @@ def test_an_edge_may_join_and_come_back_under_another_address(tmp_path: Path) ->
     late = homes.pop(101)
     planned = Plan.load(tmp_path / "run")
     replace(planned, fleet=replace(planned.fleet, edges=1)).save(tmp_path / "run")
-    courier = HomeCourier(homes)
+    transport = InProcessTransport(homes)
 
-    def luck(address: int, parcel: Parcel) -> str:
-        if parcel.facts["round"] == 2:
-            courier.homes[101] = late
-        if parcel.facts["round"] == 4 and 101 in courier.homes:
-            courier.homes[107] = courier.homes.pop(101)
+    def luck(address: int, message: Message) -> str:
+        if message.facts["round"] == 2:
+            transport.homes[101] = late
+        if message.facts["round"] == 4 and 101 in transport.homes:
+            transport.homes[107] = transport.homes.pop(101)
         return ""
 
-    courier.fate = luck
-    run = carry_out(tmp_path / "run", courier)
+    transport.delivery = luck
+    run = carry_out(tmp_path / "run", transport)
     assert [record["edges"] for record in run.history] == [1, 1, 2, 1, 2]
     assert "edge edge-2 joined in round 3: 3 nodes" in run.history[2]["note"]
-    joined = next(p for a, p in courier.sent if a == 101 and "round" in p.facts)
+    joined = next(p for a, p in transport.sent if a == 101 and "round" in p.facts)
     assert joined.facts["counted"] == 0
     assert "start" in joined.tensors
     assert run.summary["status"] == "finished"
@@ -299,18 +299,18 @@ def test_an_edge_may_join_and_come_back_under_another_address(tmp_path: Path) ->
 
 def test_nobody_may_take_anothers_name(tmp_path: Path) -> None:
     _, homes = fleet_of(tmp_path, table_of(rounds=3), edges=2)
-    courier = HomeCourier(homes)
+    transport = InProcessTransport(homes)
     impostor = tmp_path / "impostor"
     Edge("edge-1", Edge.load(homes[100]).data).save(impostor)
 
-    def luck(address: int, parcel: Parcel) -> str:
-        courier.homes[999] = impostor
+    def luck(address: int, message: Message) -> str:
+        transport.homes[999] = impostor
         return ""
 
-    courier.fate = luck
-    run = carry_out(tmp_path / "run", courier)
+    transport.delivery = luck
+    run = carry_out(tmp_path / "run", transport)
     assert "another key calls itself edge-1" in run.history[1]["note"]
-    assert not any(a == 999 and "round" in p.facts for a, p in courier.sent)
+    assert not any(a == 999 and "round" in p.facts for a, p in transport.sent)
 
 
 def test_an_edge_with_a_full_disk_is_not_counted_and_recovers(
@@ -325,12 +325,12 @@ def test_an_edge_with_a_full_disk_is_not_counted_and_recovers(
             raise OSError(errno.ENOSPC, "No space left on device")
         plain(path, content, *rest)
 
-    def luck(address: int, parcel: Parcel) -> str:
-        filled = parcel.facts["round"] == 2
+    def luck(address: int, message: Message) -> str:
+        filled = message.facts["round"] == 2
         monkeypatch.setattr(storage, "_write_synced", full if filled else plain)
         return ""
 
-    run = carry_out(tmp_path / "run", HomeCourier(homes, luck))
+    run = carry_out(tmp_path / "run", InProcessTransport(homes, luck))
     assert [record["counted"] for record in run.history] == [6, 3, 6]
     assert "edge-2 was not counted: cannot write" in run.history[1]["note"]
     assert "No space left on device" in run.history[1]["note"]
@@ -340,9 +340,9 @@ def test_an_edge_with_a_full_disk_is_not_counted_and_recovers(
 def test_a_wrong_reply_is_refused_and_named(tmp_path: Path, harm: str) -> None:
     _, homes = fleet_of(tmp_path, table_of(rounds=1), edges=2)
 
-    class Harmful(HomeCourier):
-        def ask(self, kind: str, parcels: Any, deadline: float) -> dict[int, Any]:
-            replies = super().ask(kind, parcels, deadline)
+    class Harmful(InProcessTransport):
+        def ask(self, kind: str, messages: Any, deadline: float) -> dict[int, Any]:
+            replies = super().ask(kind, messages, deadline)
             if kind == "round":
                 facts, tensors = replies[101].facts, dict(replies[101].tensors)
                 if harm == "nan":
@@ -351,7 +351,7 @@ def test_a_wrong_reply_is_refused_and_named(tmp_path: Path, harm: str) -> None:
                     tensors["update"] = tensors["update"][:-1]
                 else:
                     facts = {**facts, "round": 7}
-                replies[101] = Parcel(facts, tensors)
+                replies[101] = Message(facts, tensors)
             return replies
 
     run = carry_out(tmp_path / "run", Harmful(homes))
@@ -377,7 +377,7 @@ def test_edges_with_files_of_their_own(tmp_path: Path) -> None:
     table = table_of(rounds=2)
     table["data"] = {"name": "fleet", "node": "node"}
     Plan("run1", table, FleetSettings(2, deadline=0.2)).save(tmp_path / "run")
-    run = carry_out(tmp_path / "run", HomeCourier(homes))
+    run = carry_out(tmp_path / "run", InProcessTransport(homes))
     assert run.meta_model.task.class_names == ("cat", "dog", "eel")
     assert run.summary["target_metric"] == {}
     both = np.concatenate(
@@ -391,7 +391,7 @@ def test_edges_with_files_of_their_own(tmp_path: Path) -> None:
     again = Plan.load(tmp_path / "run")
     longer = merged([again.table, {"training": {"rounds": 3}}])
     replace(again, table=longer).save(tmp_path / "run")
-    run = carry_out(tmp_path / "run", HomeCourier(homes))
+    run = carry_out(tmp_path / "run", InProcessTransport(homes))
     assert "no longer those it joined with" in run.history[2]["note"]
 
 
@@ -402,14 +402,14 @@ def test_what_a_fleet_cannot_do_is_said_before_it_starts(tmp_path: Path) -> None
     ):
         Plan("run1", table_of(**wrong), FleetSettings()).save(tmp_path / "run")
         with pytest.raises(SettingError, match=said):
-            carry_out(tmp_path / "run", HomeCourier({}))
+            carry_out(tmp_path / "run", InProcessTransport({}))
 
 
 def test_too_few_edges_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "_POLL", 0.01)
     Plan("run1", table_of(), FleetSettings(3, deadline=0.05)).save(tmp_path / "run")
     with pytest.raises(FleetError, match="only 0 of 3 edges"):
-        carry_out(tmp_path / "run", HomeCourier({}))
+        carry_out(tmp_path / "run", InProcessTransport({}))
 
 
 def test_a_shard_is_what_was_cut(tmp_path: Path) -> None:
@@ -429,18 +429,18 @@ def test_a_shard_is_what_was_cut(tmp_path: Path) -> None:
 def test_short_uploads_lose_nothing_for_good(tmp_path: Path, method: str) -> None:
     table = table_of(rounds=3, uplink={"compression": {"method": method, "keep": 0.3}})
     _, homes = fleet_of(tmp_path, table, edges=2)
-    courier = HomeCourier(homes)
-    run = carry_out(tmp_path / "run", courier)
+    transport = InProcessTransport(homes)
+    run = carry_out(tmp_path / "run", transport)
     assert run.summary["status"] == "finished"
-    short = courier.received[-1][1].tensors
+    short = transport.received[-1][1].tensors
     assert "update" not in short
-    kept = Memory(homes[100] / "memory/run1").states(3)
+    kept = EdgeState(homes[100] / "memory/run1").states(3)
     assert any(bool(leaf.abs().sum() > 0) for leaf in kept["edge.residual"].values())
 
 
 def test_an_edge_has_the_name_of_its_key(tmp_path: Path) -> None:
     _, homes = fleet_of(tmp_path, table_of(rounds=1), edges=2)
-    courier = HomeCourier(homes)
-    courier.names = {100: "edge-1", 101: "edge-9"}
+    transport = InProcessTransport(homes)
+    transport.names = {100: "edge-1", 101: "edge-9"}
     with pytest.raises(FleetError, match="key of edge-9 calls itself edge-2"):
-        carry_out(tmp_path / "run", courier)
+        carry_out(tmp_path / "run", transport)

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.certificates import KeyPair, make_authority, make_node, make_server
-from fedmeta.fleet.gateway import Fence, write_fence
-from fleet.test_fence import NGINX, call, free_port, nginx
+from fedmeta.fleet.gateway import Gateway, write_gateway
+from fleet.test_gateway import NGINX, call, free_port, nginx
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
@@ -30,15 +30,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int,
     keys = folder / "keys"
     make_authority(keys)
     make_server(keys, ["localhost", "127.0.0.1"])
-    port, fence = free_port(), free_port()
+    port, gateway = free_port(), free_port()
     command = programs.superlink(folder, "127.0.0.1", port, programs.Credentials(keys))
-    where = write_fence(keys, Fence(f"127.0.0.1:{fence}", f"127.0.0.1:{port}"))
-    with programs.running(command, folder / "home", folder / "log"), nginx(where, fence):
+    where = write_gateway(keys, Gateway(f"127.0.0.1:{gateway}", f"127.0.0.1:{port}"))
+    with programs.running(command, folder / "home", folder / "log"), nginx(where, gateway):
         for _ in range(1200):
-            if call(keys, fence, "/v1/fleet/activate-node") != 502:  # nobody behind the fence yet
+            if call(keys, gateway, "/v1/fleet/activate-node") != 502:  # nobody behind the fence yet
                 break
             time.sleep(0.1)
-        yield keys, port, fence
+        yield keys, port, gateway
 
 
 def activated(keys: Path, port: int, pair: KeyPair) -> int:
@@ -66,12 +66,12 @@ def test_a_known_key_gets_through_until_it_is_revoked(fleet: tuple[Path, int, in
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-    keys, port, fence = fleet
+    keys, port, gateway = fleet
     pair = make_node(keys, "known")
     secret: Any = load_ssh_private_key(pair.secret.read_bytes(), None)
     request = RegisterNodeRequest(public_key=public_key_to_bytes(secret.public_key()))
     with pytest.raises(httpx.HTTPStatusError, match="Client error '4"):  # a stranger yet
-        activated(keys, fence, pair)
+        activated(keys, gateway, pair)
     # Over the control API, which is reached on the platform's own machine alone.
     with ControlHttpClient.from_server_address(
         f"127.0.0.1:{port}",
@@ -80,17 +80,17 @@ def test_a_known_key_gets_through_until_it_is_revoked(fleet: tuple[Path, int, in
         interceptors=[RuntimeVersionHttpInterceptor("flwr CLI")],
     ) as control:
         number = int(control.RegisterNode(request).node_id)
-        assert activated(keys, fence, pair) == number
+        assert activated(keys, gateway, pair) == number
         control.UnregisterNode(UnregisterNodeRequest(node_id=number))
         with pytest.raises(httpx.HTTPStatusError, match="Client error '4"):
-            activated(keys, fence, pair)
+            activated(keys, gateway, pair)
         with pytest.raises(httpx.HTTPStatusError):  # nor does the database take it back
             control.RegisterNode(request)
 
 
 def test_calls_without_a_key_and_control_calls_are_refused(fleet: tuple[Path, int, int]) -> None:
-    keys, port, fence = fleet
-    assert call(keys, fence, "/v1/fleet/pull-messages") in (400, 401, 415, 422)
+    keys, port, gateway = fleet
+    assert call(keys, gateway, "/v1/fleet/pull-messages") in (400, 401, 415, 422)
     for path in ("list-nodes", "register-node", "start-run"):
-        assert call(keys, fence, f"/v1/control/{path}") == 403
+        assert call(keys, gateway, f"/v1/control/{path}") == 403
         assert call(keys, port, f"/v1/control/{path}") != 403  # which is why there is a fence

@@ -22,9 +22,9 @@ from fedmeta.fleet.flower_commands import free_port
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.models.meta_model import load_theta
 from fedmeta.training import checkpoints
-from fleet.couriers import HomeCourier, fleet_of
 from fleet.processes import awaited, fleet, kill_family
 from fleet.test_processes import METHOD, done, edge, local_theta, prepared, same
+from fleet.transports import InProcessTransport, fleet_of
 from integration.killed_training import forked, survived
 
 KILLS = int(os.environ.get("FEDMETA_KILLS", "4"))
@@ -40,7 +40,7 @@ TABLE = {
 
 def work(folder: Path, homes: dict[int, Path]) -> None:
     """Start the run, or go on with it."""
-    carry_out(folder / "run", HomeCourier(homes))
+    carry_out(folder / "run", InProcessTransport(homes))
 
 
 @pytest.mark.slow

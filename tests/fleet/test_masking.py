@@ -15,9 +15,9 @@ from fedmeta.uplink.compression import Compression
 from fedmeta.uplink.guard import Guard
 from fedmeta.uplink.masking import (
     Content,
+    MaskContext,
     MaskingError,
-    Occasion,
-    Secret,
+    MaskingKey,
     from_whole,
     mask_of,
     masked,
@@ -35,14 +35,14 @@ CONTENT = Content(LIKE, ("loss",))
 
 
 @pytest.fixture(scope="module")
-def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Secret]:
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MaskingKey]:
     folder = tmp_path_factory.mktemp("keys")
-    return {name: Secret.open(folder / name / "masking.key") for name in NAMES}
+    return {name: MaskingKey.open(folder / name / "masking.key") for name in NAMES}
 
 
 @pytest.fixture
-def occasion(secrets: dict[str, Secret]) -> Occasion:
-    return Occasion("run1", 3, 1, 0, {name: one.public for name, one in secrets.items()})
+def context(secrets: dict[str, MaskingKey]) -> MaskContext:
+    return MaskContext("run1", 3, 1, 0, {name: one.public for name, one in secrets.items()})
 
 
 def part(number: int, scale: float = 1.0) -> Contribution:
@@ -68,15 +68,15 @@ def near(one: Contribution, other: Contribution, within: float) -> bool:
 
 @pytest.mark.parametrize("lost", [(), ("a",), ("c",), ("d",)])
 def test_masks_cancel_in_the_sum_of_those_who_arrived(
-    secrets: dict[str, Secret], occasion: Occasion, lost: tuple[str, ...]
+    secrets: dict[str, MaskingKey], context: MaskContext, lost: tuple[str, ...]
 ) -> None:
     parts = {name: part(place) for place, name in enumerate(NAMES)}
     sent = {
-        name: masked(to_whole(one, CONTENT, 4), name, secrets[name], occasion)
+        name: masked(to_whole(one, CONTENT, 4), name, secrets[name], context)
         for name, one in parts.items()
     }
     here = [name for name in NAMES if name not in lost]
-    seeds = {name: revealed(here, name, secrets[name], occasion) for name in here}
+    seeds = {name: revealed(here, name, secrets[name], context) for name in here}
     opened = sum(sent[name] for name in here) - mask_of(seeds, 12)
     assert isinstance(opened, torch.Tensor)
     found = from_whole(opened, CONTENT)
@@ -88,35 +88,37 @@ def test_masks_cancel_in_the_sum_of_those_who_arrived(
 
 
 def test_what_an_edge_sends_says_nothing_by_itself(
-    secrets: dict[str, Secret], occasion: Occasion
+    secrets: dict[str, MaskingKey], context: MaskContext
 ) -> None:
     zeros = Contribution(LIKE, torch.zeros(()), {"loss": torch.zeros(())})
     whole = to_whole(zeros, CONTENT, 4)
-    sent = masked(whole, "a", secrets["a"], occasion)
+    sent = masked(whole, "a", secrets["a"], context)
     assert int((sent.abs() < 2**50).sum()) == 0  # of 12 numbers with 64 random bits
-    other = masked(whole, "a", secrets["a"], replace(occasion, attempt=1))
+    other = masked(whole, "a", secrets["a"], replace(context, attempt=1))
     assert not bool((sent == other).any())
     # Seeds of the pairs alone, as after a false report of its loss, do not open it.
-    pairs = {name: revealed("bcd", name, secrets[name], occasion) for name in "bcd"}
+    pairs = {name: revealed("bcd", name, secrets[name], context) for name in "bcd"}
     left = sent + mask_of({name: {"a": seeds["a"]} for name, seeds in pairs.items()}, 12)
     assert int((left.abs() < 2**50).sum()) == 0
 
 
-def test_fewer_than_three_are_not_opened(secrets: dict[str, Secret], occasion: Occasion) -> None:
+def test_fewer_than_three_are_not_opened(
+    secrets: dict[str, MaskingKey], context: MaskContext
+) -> None:
     whole = torch.zeros(12, dtype=torch.int64)
-    few = replace(occasion, keys={name: occasion.keys[name] for name in "ab"})
+    few = replace(context, keys={name: context.keys[name] for name in "ab"})
     with pytest.raises(MaskingError, match="a sum of 2 edges would give away"):
         masked(whole, "a", secrets["a"], few)
     with pytest.raises(MaskingError, match="a sum of 2 edges would give away"):
-        revealed("ab", "a", secrets["a"], occasion)
+        revealed("ab", "a", secrets["a"], context)
     with pytest.raises(MaskingError, match="not among those asked"):
-        revealed("bcd", "a", secrets["a"], occasion)
+        revealed("bcd", "a", secrets["a"], context)
     with pytest.raises(MaskingError, match="a sum of 4 edges would give away"):
-        revealed(["a", "b", "x", "y"], "a", secrets["a"], occasion)  # strangers
-    forged = replace(occasion, keys={**occasion.keys, "a": occasion.keys["b"]})
+        revealed(["a", "b", "x", "y"], "a", secrets["a"], context)  # strangers
+    forged = replace(context, keys={**context.keys, "a": context.keys["b"]})
     with pytest.raises(MaskingError, match="not among those asked"):
         masked(whole, "a", secrets["a"], forged)
-    broken = replace(occasion, keys={**occasion.keys, "b": "no key"})
+    broken = replace(context, keys={**context.keys, "b": "no key"})
     with pytest.raises(MaskingError, match="edge b has no public key"):
         masked(whole, "a", secrets["a"], broken)
 
@@ -131,9 +133,9 @@ def test_numbers_that_masks_have_no_room_for() -> None:
 
 def test_the_key_is_its_owners_alone_and_stays(tmp_path: Path) -> None:
     file = tmp_path / "home" / "masking.key"
-    secret = Secret.open(file)
+    secret = MaskingKey.open(file)
     assert file.stat().st_mode & 0o777 == 0o600
-    assert Secret.open(file).public == secret.public
+    assert MaskingKey.open(file).public == secret.public
     assert "PRIVATE" not in secret.public
 
 

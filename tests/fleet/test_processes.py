@@ -14,13 +14,13 @@ from fedmeta.config.tables import Table, merged
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.fleet.flower_commands import free_port
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import load_theta
 from fedmeta.training.train import RunRequest, train_run
-from fleet.couriers import HomeCourier, fleet_of
 from fleet.processes import Fleet, awaited, client_of, fleet, kill_family
+from fleet.transports import InProcessTransport, fleet_of
 
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
@@ -154,9 +154,9 @@ def test_killed_edges_and_clients_corrupt_nothing(tmp_path: Path) -> None:
     _, homes = fleet_of(replayed, DIGITS, 2)
     Plan("again", Plan.load(run).table, FleetSettings(2, 0.5, 0.2)).save(replayed / "run")
 
-    def fate(address: int, parcel: Parcel) -> str:
-        missed = (f"edge-{address - 99}", parcel.facts["round"]) in lost
+    def delivery(address: int, message: Message) -> str:
+        missed = (f"edge-{address - 99}", message.facts["round"]) in lost
         return "lost" if missed else ""
 
-    again = carry_out(replayed / "run", HomeCourier(homes, fate))
+    again = carry_out(replayed / "run", InProcessTransport(homes, delivery))
     assert same(load_theta(run), again.meta_model.theta)

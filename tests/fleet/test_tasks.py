@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.sequences_over_fleet import FleetTasks, device
 from fedmeta.fleet.transport import FleetError, FleetSettings
@@ -25,8 +24,8 @@ from fedmeta.priors.importance import importance_file, read_importance
 from fedmeta.studies.sequences import TaskSequence, run_sequence
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.train import with_strength
-from fleet.couriers import Fate, HomeCourier, fleet_of
 from fleet.test_in_process import local_theta, same, table_of
+from fleet.transports import Delivery, InProcessTransport, fleet_of
 from sequences.problems import small
 
 pytest.importorskip("flwr")
@@ -56,16 +55,16 @@ def tasks(method: str, strength: float | None = None) -> TaskSequence:
 class InThisProcess:
     """Conducts a task with edges that live in folders; keeps every message."""
 
-    def __init__(self, fate: Fate = lambda *_: "") -> None:
-        self.couriers: list[HomeCourier] = []
-        self.fate = fate
+    def __init__(self, delivery: Delivery = lambda *_: "") -> None:
+        self.transports: list[InProcessTransport] = []
+        self.delivery = delivery
 
     def __call__(self, run: Path, place: Path, callbacks: Sequence[Callback]) -> None:
         homes = {100 + i: home for i, home in enumerate(sorted(place.glob("edge-*")))}
-        self.couriers.append(HomeCourier(homes, self.fate))
+        self.transports.append(InProcessTransport(homes, self.delivery))
         plan = Plan.load(run)
         replace(plan, fleet=replace(plan.fleet, deadline=0.2)).save(run)
-        carry_out(run, self.couriers[-1], callbacks)
+        carry_out(run, self.transports[-1], callbacks)
 
 
 def over_a_fleet(sequence: TaskSequence, folder: Path, conduct: InThisProcess) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def test_a_sequence_is_that_of_one_process(tmp_path: Path, method: str) -> None:
         assert all(same(mine[name], theta) for name, theta in theirs.items())
         assert found["accuracy"] == alone["accuracy"]
     assert "cost" not in found  # nobody but the devices has the samples of earlier tasks
-    assert len(conduct.couriers) == (1 if method == "joint" else 2)
+    assert len(conduct.transports) == (1 if method == "joint" else 2)
     for roster in (tmp_path / "runs").rglob("roster.json"):
         homes = [
             {device(n[0]) for n in m["nodes"]} for m in json.loads(roster.read_text())["members"]
@@ -110,14 +109,14 @@ def test_an_interrupted_sequence_goes_on(tmp_path: Path) -> None:
     whole = over_a_fleet(sequence, tmp_path / "whole", InThisProcess())
     run = tmp_path / "cut/runs/seed-0"
 
-    def fate(_: int, parcel: Parcel) -> str:
-        return "lost" if (run / "2-2-3").exists() and parcel.facts["round"] == 2 else ""
+    def delivery(_: int, message: Message) -> str:
+        return "lost" if (run / "2-2-3").exists() and message.facts["round"] == 2 else ""
 
     with pytest.raises(FleetError, match="round 2 had too few edges"):
-        over_a_fleet(sequence, tmp_path / "cut", InThisProcess(fate))
+        over_a_fleet(sequence, tmp_path / "cut", InThisProcess(delivery))
     again = InThisProcess()
     assert over_a_fleet(sequence, tmp_path / "cut", again) == whole
-    assert len(again.couriers) == 1
+    assert len(again.transports) == 1
     first, second = thetas(tmp_path / "whole/runs"), thetas(tmp_path / "cut/runs")
     assert all(same(first[name], second[name]) for name in first)
 
@@ -126,7 +125,7 @@ def earlier(folder: Path, **settings: Any) -> tuple[dict[str, Any], Path]:
     """A run to be tied to."""
     table = table_of(rounds=2, algorithm="fedavg", **settings)
     _, homes = fleet_of(folder / "earlier", table, edges=2)
-    carry_out(folder / "earlier/run", HomeCourier(homes))
+    carry_out(folder / "earlier/run", InProcessTransport(homes))
     return table, folder / "earlier/run"
 
 
@@ -138,8 +137,8 @@ def test_lambda_is_found_from_sums_of_edges(tmp_path: Path) -> None:
     start = {"init": str(before), "prior": {"model": str(before)}}
     table = table_of(rounds=4, algorithms=FIXED, **start)
     federation, homes = fleet_of(tmp_path / "b", table, edges=2)
-    courier = HomeCourier(homes)
-    run = carry_out(tmp_path / "b/run", courier)
+    transport = InProcessTransport(homes)
+    run = carry_out(tmp_path / "b/run", transport)
     alone = RunSpec.from_dict(merged([table, {"execution": {"chunk": 3}}]))
     strength = with_strength(alone, federation).prior.strength
     found = run.summary["settings"]["prior"]["strength"]
@@ -147,15 +146,15 @@ def test_lambda_is_found_from_sums_of_edges(tmp_path: Path) -> None:
     assert run.summary["origin"]["table"]["prior"]["strength"] == found
     number = merged([table, {"prior": {"strength": found}}])
     assert same(run.meta_model.theta, local_theta(number, federation, 3))
-    asked = [parcel for _, parcel in courier.received if parcel.facts.get("what") == "loss"]
+    asked = [message for _, message in transport.received if message.facts.get("what") == "loss"]
     assert len(asked) == 2
-    for parcel in asked:  # two models, one number each
-        assert {name: leaf.numel() for name, leaf in parcel.tensors.items()} == {
+    for message in asked:  # two models, one number each
+        assert {name: leaf.numel() for name, leaf in message.tensors.items()} == {
             "tied": 1,
             "free": 1,
             "count": 1,
         }
-    again = HomeCourier(homes)  # a platform that was killed does not look for it twice
+    again = InProcessTransport(homes)  # a platform that was killed does not look for it twice
     assert same(carry_out(tmp_path / "b/run", again).meta_model.theta, run.meta_model.theta)
     assert not again.sent
 
@@ -165,7 +164,7 @@ def test_a_platform_killed_while_it_looks_for_lambda_goes_on(tmp_path: Path) -> 
     start = {"init": str(before), "prior": {"model": str(before)}}
     table = table_of(rounds=4, algorithms=FIXED, **start)
     _, homes = fleet_of(tmp_path / "b", table, edges=2)
-    whole = carry_out(tmp_path / "b/run", HomeCourier(homes))
+    whole = carry_out(tmp_path / "b/run", InProcessTransport(homes))
     _, homes = fleet_of(tmp_path / "c", table, edges=2)
 
     class KilledError(BaseException):
@@ -173,16 +172,17 @@ def test_a_platform_killed_while_it_looks_for_lambda_goes_on(tmp_path: Path) -> 
 
     for moment in (2, 3):  # in the pilot, and in the run itself
 
-        def fate(_: int, parcel: Parcel, moment: int = moment) -> str:
-            pilot = parcel.facts["run"].endswith("pilot")
-            if parcel.facts["round"] == moment and pilot == (moment == 2):
+        def delivery(_: int, message: Message, moment: int = moment) -> str:
+            pilot = message.facts["run"].endswith("pilot")
+            if message.facts["round"] == moment and pilot == (moment == 2):
                 raise KilledError
             return ""
 
         with pytest.raises(KilledError):
-            carry_out(tmp_path / "c/run", HomeCourier(homes, fate))
+            carry_out(tmp_path / "c/run", InProcessTransport(homes, delivery))
     assert same(
-        carry_out(tmp_path / "c/run", HomeCourier(homes)).meta_model.theta, whole.meta_model.theta
+        carry_out(tmp_path / "c/run", InProcessTransport(homes)).meta_model.theta,
+        whole.meta_model.theta,
     )
 
 
@@ -190,7 +190,7 @@ def test_a_platform_killed_while_it_looks_for_lambda_goes_on(tmp_path: Path) -> 
 def test_importance_is_stored_with_the_run(tmp_path: Path, kind: str) -> None:
     table = table_of(importance=kind, algorithms=FIXED)
     federation, homes = fleet_of(tmp_path, table, edges=2)
-    run = carry_out(tmp_path / "run", HomeCourier(homes))
+    run = carry_out(tmp_path / "run", InProcessTransport(homes))
     theta = run.meta_model.theta
     stored = read_importance(importance_file(tmp_path / "run", kind), theta, kind)
     if kind == "fisher":
@@ -200,7 +200,7 @@ def test_importance_is_stored_with_the_run(tmp_path: Path, kind: str) -> None:
     prior = {"model": str(tmp_path / "run"), "kind": kind, "strength": 0.1}
     tied = table_of(prior=prior, algorithms=FIXED)
     federation, homes = fleet_of(tmp_path / "next", tied, edges=2)
-    after = carry_out(tmp_path / "next/run", HomeCourier(homes))
+    after = carry_out(tmp_path / "next/run", InProcessTransport(homes))
     assert same(after.meta_model.theta, local_theta(tied, federation, 3))
 
 
@@ -211,17 +211,17 @@ def test_privacy_does_not_go_with_sums_that_have_no_noise(tmp_path: Path) -> Non
         table = table_of(uplink=dp, algorithms=FIXED, **asks)
         fleet_of(tmp_path / str(number), table, edges=2)
         with pytest.raises(SettingError, match="sums without noise"):
-            carry_out(tmp_path / str(number) / "run", HomeCourier({}))
+            carry_out(tmp_path / str(number) / "run", InProcessTransport({}))
 
 
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
         (lambda _: "Flower's error 5 (gone)", "error 5"),
-        (lambda reply: Parcel({**reply.facts, "name": "else"}, reply.tensors), "something else"),
-        (lambda reply: Parcel(reply.facts, {}), "missing or of another shape"),
+        (lambda reply: Message({**reply.facts, "name": "else"}, reply.tensors), "something else"),
+        (lambda reply: Message(reply.facts, {}), "missing or of another shape"),
         (
-            lambda reply: Parcel(
+            lambda reply: Message(
                 reply.facts, {k: v * float("nan") for k, v in reply.tensors.items()}
             ),
             "not finite",
@@ -231,9 +231,9 @@ def test_privacy_does_not_go_with_sums_that_have_no_noise(tmp_path: Path) -> Non
 def test_a_bad_answer_is_not_added_up(tmp_path: Path, spoilt: Any, said: str) -> None:
     """Below the quorum the platform stops, and its run can go on."""
 
-    class Spoiling(HomeCourier):
-        def ask(self, kind: Any, parcels: Any, deadline: float) -> dict[int, Any]:
-            replies = super().ask(kind, parcels, deadline)
+    class Spoiling(InProcessTransport):
+        def ask(self, kind: Any, messages: Any, deadline: float) -> dict[int, Any]:
+            replies = super().ask(kind, messages, deadline)
             if kind == "measure":
                 replies[100] = spoilt(replies[100])
             return replies
@@ -242,6 +242,6 @@ def test_a_bad_answer_is_not_added_up(tmp_path: Path, spoilt: Any, said: str) ->
     _, homes = fleet_of(tmp_path, table, edges=2, quorum=1.0)
     with pytest.raises(FleetError, match=rf"1 of 2 edges told.*edge-1: .*{said}"):
         carry_out(tmp_path / "run", Spoiling(homes))
-    carry_out(tmp_path / "run", HomeCourier(homes))
+    carry_out(tmp_path / "run", InProcessTransport(homes))
     assert importance_file(tmp_path / "run", "fisher").exists()
     assert RunFolder(tmp_path / "run").has_ended()

@@ -13,8 +13,8 @@ from cli.calling import call, succeed
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.studies.sequences import run_sequence
 from fedmeta.studies.sequences.folder import begin, conclude
-from fleet.couriers import HomeCourier
 from fleet.test_in_process import fleet_of
+from fleet.transports import InProcessTransport
 from sequences.problems import small
 from ui.client import Client
 
@@ -83,7 +83,7 @@ def test_a_run_of_one_machine(tmp_path: Path, trap: str) -> None:
 def test_a_run_of_a_fleet(tmp_path: Path, trap: str) -> None:
     _, homes = fleet_of(tmp_path / "runs", SINUSOID, edges=2)
     run = tmp_path / "runs/run"
-    carry_out(run, HomeCourier(homes))
+    carry_out(run, InProcessTransport(homes))
     plan = Plan.load(run)
     for named in _named(trap):
         replace(plan, table={**plan.table, **named}).save(run)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmeta.cli.reopening import own_federation
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
+from fedmeta.fleet.reopen import own_federation
 from fedmeta.studies.sequences import run_sequence
 from fedmeta.studies.sequences.folder import begin
 from fedmeta.studies.sequences.reopening import in_sequence

@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from fedmeta.ui.serving import server
+from fedmeta.ui.app import server
 
 CHROMIUM = shutil.which("chromium")
 

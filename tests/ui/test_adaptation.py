@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedmeta.cli.reopening import open_model, own_federation
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.evaluation.evaluate import score
+from fedmeta.fleet.message import model_bytes
+from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.ui.adaptation import Labelled, curve_inputs, model_bytes, watch
+from fedmeta.ui.adaptation import Labelled, adapt_stepwise, curve_inputs
 
 
 def opened(folder: Path) -> tuple[MetaModel, Labelled, Labelled]:
@@ -29,7 +30,7 @@ def opened(folder: Path) -> tuple[MetaModel, Labelled, Labelled]:
 def test_every_step_is_that_of_the_command_line(runs: Path, batch_size: int | None) -> None:
     model, support, query = opened(runs / "digits")
     model = replace(model, adaptation=replace(model.adaptation, batch_size=batch_size))
-    steps, last = watch(model, support, query, query.inputs, 4)
+    steps, last = adapt_stepwise(model, support, query, query.inputs, 4)
     names = np.array(model.task.class_names)[support.labels]
     for step in steps:
         alone = model.adapt(support.inputs, names, steps=step.number)
@@ -41,7 +42,7 @@ def test_every_step_is_that_of_the_command_line(runs: Path, batch_size: int | No
 
 def test_what_the_file_holds_is_the_adapted_model(runs: Path, tmp_path: Path) -> None:
     model, support, query = opened(runs / "digits")
-    _, last = watch(model, support, query, query.inputs, 2)
+    _, last = adapt_stepwise(model, support, query, query.inputs, 2)
     (tmp_path / "mine.safetensors").write_bytes(model_bytes(last))
     loaded = MetaModel.load(tmp_path / "mine.safetensors")
     assert (loaded.predict(query.inputs) == last.predict(query.inputs)).all()
@@ -49,7 +50,7 @@ def test_what_the_file_holds_is_the_adapted_model(runs: Path, tmp_path: Path) ->
 
 def test_a_function_of_one_number_is_drawn(runs: Path) -> None:
     model, support, query = opened(runs / "waves")
-    steps, last = watch(model, support, query, query.inputs, 1)
+    steps, last = adapt_stepwise(model, support, query, query.inputs, 1)
     along = curve_inputs(model, np.concatenate([support.inputs, query.inputs]))
     assert steps[1].curve == last.predict(along)[:, 0].tolist()
     assert len(steps[1].curve) == 101
@@ -58,7 +59,7 @@ def test_a_function_of_one_number_is_drawn(runs: Path) -> None:
 def test_a_model_that_blew_up_has_no_metric(runs: Path) -> None:
     model, support, query = opened(runs / "digits")
     wild = replace(model, theta={name: leaf * torch.inf for name, leaf in model.theta.items()})
-    steps, _ = watch(wild, support, query, query.inputs, 1)
+    steps, _ = adapt_stepwise(wild, support, query, query.inputs, 1)
     assert [step.metric for step in steps] == [None, None]
     assert set(steps[-1].predicted) == {None}
 
@@ -67,4 +68,4 @@ def test_a_model_that_blew_up_has_no_metric(runs: Path) -> None:
 def test_steps_have_a_limit(runs: Path, steps: int) -> None:
     model, support, query = opened(runs / "digits")
     with pytest.raises(SettingError, match="steps is"):
-        watch(model, support, query, query.inputs, steps)
+        adapt_stepwise(model, support, query, query.inputs, steps)

@@ -61,7 +61,7 @@ def test_a_port_that_is_taken(runs: Path) -> None:
 
 def test_a_missing_extra_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "fedmeta.ui.serving", raising=False)
+    monkeypatch.delitem(sys.modules, "fedmeta.ui.app", raising=False)
     with pytest.raises(MissingExtraError, match=r"uvicorn is not installed: .*fedmeta\[ui\]"):
         ui.run(values(runs))
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cli.calling import snapshot
-from fedmeta.cli.reopening import own_federation
 from fedmeta.core.run_folder import RunFolder
+from fedmeta.fleet.reopen import own_federation
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import open_models as desk
 from fedmeta.ui import uploads

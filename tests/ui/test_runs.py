@@ -9,13 +9,13 @@ import pytest
 from cli.calling import snapshot
 from fedmeta.core.errors import RunFolderError
 from fedmeta.ui import runs as module
-from fedmeta.ui.runs import Shelf
+from fedmeta.ui.runs import RunIndex
 
 ESCAPES = ["..", "../runs", "/etc", "digits/../../..", "", ".", "a\0b", "x" * 5000, "digits/model"]
 
 
 def test_all_kinds_are_listed(runs: Path) -> None:
-    rows = {row.name: row for row in Shelf(runs).rows()}
+    rows = {row.name: row for row in RunIndex(runs).rows()}
     assert set(rows) == {"digits", "group/other", "table", "waves", "both", "broken", "half"}
     digits = rows["digits"]
     assert (digits.kind, digits.status, digits.rounds, digits.planned) == ("run", "finished", 3, 3)
@@ -26,7 +26,7 @@ def test_all_kinds_are_listed(runs: Path) -> None:
 
 
 def test_damage_is_told_and_comes_last(runs: Path) -> None:
-    *_, first, second = Shelf(runs).rows()
+    *_, first, second = RunIndex(runs).rows()
     assert {first.name, second.name} == {"broken", "half"}
     assert {first.status, second.status} == {"damaged"}
     problems = {first.name: first.problem, second.name: second.problem}
@@ -53,7 +53,7 @@ def test_any_damage_stays_in_its_row(
         shutil.copytree(runs / "digits", tmp_path / name)
     raw = content if isinstance(content, bytes) else content.encode()
     (tmp_path / "bad" / file).write_bytes(raw)
-    assert [(r.name, r.status) for r in Shelf(tmp_path).rows()] == [
+    assert [(r.name, r.status) for r in RunIndex(tmp_path).rows()] == [
         ("good", "finished"),
         ("bad", "damaged"),
     ]
@@ -65,32 +65,32 @@ def test_rows_are_read_once_and_again_when_they_change(
     shutil.copytree(runs / "digits", tmp_path / "one")
     read, calls = module._read, []
     monkeypatch.setattr(module, "_read", lambda *args: calls.append(args[0]) or read(*args))
-    shelf = Shelf(tmp_path)
-    assert shelf.rows() == shelf.rows()
+    index = RunIndex(tmp_path)
+    assert index.rows() == index.rows()
     assert calls == ["one"]
     (tmp_path / "one/summary.json").unlink()
-    (row,) = shelf.rows()
+    (row,) = index.rows()
     assert (row.status, row.rounds, calls) == ("unfinished", 3, ["one", "one"])
 
 
 @pytest.mark.parametrize("name", ESCAPES)
 def test_names_cannot_leave_the_folder(runs: Path, name: str) -> None:
     with pytest.raises(RunFolderError, match="there is no"):
-        Shelf(runs).folder(name)
+        RunIndex(runs).folder(name)
 
 
 def test_links_that_lead_out_are_not_followed(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside/link").symlink_to(runs / "digits")
-    shelf = Shelf(tmp_path / "inside")
-    assert shelf.rows() == []
+    index = RunIndex(tmp_path / "inside")
+    assert index.rows() == []
     with pytest.raises(RunFolderError):
-        shelf.folder("link")
+        index.folder("link")
 
 
 def test_looking_changes_nothing(runs: Path) -> None:
     before = snapshot(runs)
-    Shelf(runs).rows()
+    RunIndex(runs).rows()
     assert snapshot(runs) == before
 
 
@@ -99,8 +99,8 @@ def test_sequences_are_listed(tmp_path: Path) -> None:
     folder.mkdir()
     declaration = {"format": 1, "name": "digits", "methods": ["none"], "seeds": [0]}
     (folder / "declaration.json").write_text(json.dumps(declaration))
-    (row,) = Shelf(tmp_path).rows()
+    (row,) = RunIndex(tmp_path).rows()
     assert (row.kind, row.status, row.title) == ("sequence", "unfinished", "none")
     (folder / "sequence.json").write_text("{}")
-    (row,) = Shelf(tmp_path).rows()
+    (row,) = RunIndex(tmp_path).rows()
     assert row.status == "damaged"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmeta.cli.reopening import open_model
 from fedmeta.core.errors import DataError
+from fedmeta.fleet.reopen import open_model
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import uploads
-from fedmeta.ui.uploads import OwnSamples, divided, none_yet, pixel_range, read_upload
+from fedmeta.ui.uploads import OwnSamples, no_samples, pixel_range, read_upload, split_uploads
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_an_image_for_a_table_is_refused(table: MetaModel) -> None:
 
 def test_sets_grow_up_to_a_limit(table: MetaModel) -> None:
     some = read(table, "mine.csv", "width,height\n" + "1,2\n" * 300)
-    assert len((none_yet(table) + some).names) == 300
+    assert len((no_samples(table) + some).names) == 300
     with pytest.raises(DataError, match="makes 600 samples"):
         some + some
 
@@ -125,15 +125,15 @@ def test_files_over_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
             yield b"x" * 10
 
     monkeypatch.setattr(uploads, "LIMIT", 25)
-    assert asyncio.run(uploads.received(chunks(2))) == b"x" * 20
+    assert asyncio.run(uploads.read_body(chunks(2))) == b"x" * 20
     with pytest.raises(uploads.TooLargeError):
-        asyncio.run(uploads.received(chunks(3)))
+        asyncio.run(uploads.read_body(chunks(3)))
 
 
 def test_samples_are_divided_by_use_and_label(table: MetaModel) -> None:
     own = read(table, "mine.csv", "width,height\n1,1\n2,2\n3,3\n4,4\n")
     uses = ["adapt", "test", "test", "adapt"]
-    support, tested, shown = divided(table, own, ["b", "c", None, ""], uses)
+    support, tested, shown = split_uploads(table, own, ["b", "c", None, ""], uses)
     assert support.inputs.tolist() == [[1, 1]]
     assert support.labels.tolist() == [1]
     assert (tested.inputs.tolist(), tested.labels.tolist()) == ([[2, 2]], [2])
@@ -154,7 +154,7 @@ def test_samples_are_divided_by_use_and_label(table: MetaModel) -> None:
 def test_bad_labels_are_told(table: MetaModel, labels: Any, uses: Any, words: str) -> None:
     own = read(table, "mine.csv", "width,height\n1,1\n2,2\n")
     with pytest.raises(DataError, match=words):
-        divided(table, own, labels, uses)
+        split_uploads(table, own, labels, uses)
 
 
 @pytest.mark.parametrize("label", ["x", "nan", [1], {}])
@@ -162,4 +162,4 @@ def test_values_must_be_numbers(runs: Path, label: Any) -> None:
     waves = open_model(runs / "waves", None, None)
     own = read(waves, "mine.csv", "x\n1\n")
     with pytest.raises(DataError, match="is not a number"):
-        divided(waves, own, [label], ["adapt"])
+        split_uploads(waves, own, [label], ["adapt"])

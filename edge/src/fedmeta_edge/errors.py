@@ -1,10 +1,10 @@
-"""What can go wrong in ways a person can mend."""
+"""The error that every command reports."""
 
 from __future__ import annotations
 
 
 class EdgeError(Exception):
-    """A problem the user can mend, told in one line.
+    """A problem that the user can fix, in one line.
 
     Args:
         problem: what went wrong, and where.

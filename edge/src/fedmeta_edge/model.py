@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from fedmeta_edge.checksum import checked_bytes
 from fedmeta_edge.errors import EdgeError
-from fedmeta_edge.sealing import checked_bytes
 
 Array = npt.NDArray[Any]
 Weights = dict[str, npt.NDArray[np.float32]]

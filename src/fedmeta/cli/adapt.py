@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, say, table
-from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation
+from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.errors import DataError, SettingError, require
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.core.run_folder import RunFolder
@@ -17,6 +17,7 @@ from fedmeta.data.loading import read_own
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.splitting import split
 from fedmeta.evaluation.evaluate import metric_name, score
+from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (

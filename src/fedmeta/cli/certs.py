@@ -1,4 +1,4 @@
-"""`fedmeta certs`: keys of a trial fleet, and the fence before its platform."""
+"""`fedmeta certs`: keys of a trial fleet, and the gateway in front of its platform."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(values: Values) -> None:
         node_keys,
         revoke_node,
     )
-    from fedmeta.fleet.gateway import Fence, write_fence
+    from fedmeta.fleet.gateway import Gateway, write_gateway
 
     if values["platform"] and not values["fence"]:
         raise SettingError("--platform is given without --fence", "say where the fence listens")
@@ -68,8 +68,8 @@ def run(values: Values) -> None:
         pair = make_node(folder, name)
         say(f"edge       {pair.secret}   give it to {name} and to nobody else")
     if values["fence"]:
-        fence = Fence(values["fence"], values["platform"] or Fence().platform)
-        path = write_fence(folder, fence).resolve()
+        gateway = Gateway(values["fence"], values["platform"] or Gateway().platform)
+        path = write_gateway(folder, gateway).resolve()
         say(f"fence      {path}   start it with  nginx -c {path}")
     say(f"may join   {', '.join(node_keys(folder)) or 'nobody yet: --node NAME'}")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say, table
-from fedmeta.cli.reopening import OWN_CODE, own_federation, stored_part, stored_table
+from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table
@@ -16,6 +16,7 @@ from fedmeta.core.errors import MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain
 from fedmeta.core.storage import write_json
+from fedmeta.fleet.reopen import own_federation, stored_part, stored_table
 from fedmeta.report import format as fmt
 from fedmeta.report.diagnosis_page import against, constant_rows, headline, write_diagnosis
 from fedmeta.theory import Diagnosis, DiagnosisSettings, diagnose_run

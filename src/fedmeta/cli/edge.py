@@ -37,7 +37,7 @@ def run(values: Values) -> None:
     from fedmeta.fleet import flower_commands as programs
     from fedmeta.fleet.edge import Edge
     from fedmeta.fleet.flower_commands import Credentials, ProgramError
-    from fedmeta.fleet.launch import serving
+    from fedmeta.fleet.launch import running_edge
     from fedmeta.fleet.shards import EdgeData, check_readable
 
     for needed in ("platform", "data"):
@@ -68,7 +68,7 @@ def run(values: Values) -> None:
     failed = 0
     while failed <= retries:
         started = time.monotonic()
-        with serving(name, home, values["platform"], credentials) as process:
+        with running_edge(name, home, values["platform"], credentials) as process:
             code = process.wait()
         failed = 1 if time.monotonic() - started > _LONG else failed + 1
         if failed <= retries:  # perhaps the platform has not registered its key yet

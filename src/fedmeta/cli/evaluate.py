@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
-from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation, stored_part
+from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.config.execution import Execution
 from fedmeta.config.tables import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
@@ -19,6 +19,7 @@ from fedmeta.data.federation import Federation
 from fedmeta.data.loading import deal_out, read
 from fedmeta.data.settings import DataSettings
 from fedmeta.evaluation.evaluate import evaluate_model
+from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (

@@ -8,10 +8,11 @@ import numpy as np
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
-from fedmeta.cli.reopening import OWN_CODE, open_model
+from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.errors import SettingError, require, require_choice
 from fedmeta.core.storage import writing
 from fedmeta.data.loading import read_own
+from fedmeta.fleet.reopen import open_model
 from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (

@@ -102,7 +102,7 @@ def _planned(values: Values) -> Path:
     """The folder of a new run with its edges' shards, or of one that goes on."""
     if values["resume"]:
         return resumed(PARAMETERS, values)
-    from fedmeta.fleet.local_fleet import deal_out, make_keys, new_plan
+    from fedmeta.fleet.local_fleet import make_keys, new_plan, write_shards
     from fedmeta.fleet.plan import check_fleet, edges_folder
 
     full = options.settings_table(PARAMETERS, values)
@@ -116,7 +116,7 @@ def _planned(values: Values) -> Path:
     if place.exists():
         raise RunFolderError(f"{place} is there already", "choose another --out, or delete it")
     RunFolder(folder).check_free()
-    targets = deal_out(place, federation, count)
+    targets = write_shards(place, federation, count)
     if not values["insecure"]:
         make_keys(place / "certs", count)
     new_plan(folder, full, fleet, targets)
@@ -138,13 +138,13 @@ def say_of_prior(settings: RunSpec, folder: Path) -> None:
 def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
     """The folder of a run that goes on as it was planned, perhaps for more rounds."""
     from fedmeta.fleet.app_bundle import shipped
-    from fedmeta.fleet.local_fleet import planned
+    from fedmeta.fleet.local_fleet import resume_plan
 
     folder = Path(values["resume"])
     if values["out"]:
         raise SettingError("--out and --resume are both given", "a resumed run stays where it is")
     typed = options.settings_table(parameters, values)
-    plan, given = planned(folder, typed), shipped(typed)
+    plan, given = resume_plan(folder, typed), shipped(typed)
     rounds = given.get("training", {}).get("rounds")
     now = {} if rounds is None else {"training": {"rounds": rounds}}
     if (other := difference(merged([plan.table, now]), merged([plan.table, given]))) is not None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say, table
-from fedmeta.cli.reopening import OWN_CODE, open_model, own_federation
+from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import read_tensors
 from fedmeta.data import Federation
+from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.training.run_importance import store_importance
 

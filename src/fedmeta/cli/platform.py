@@ -45,7 +45,7 @@ def run(values: Values) -> None:
     """Start a SuperLink and a run, say how edges join, and follow it to its end."""
     from fedmeta.fleet import flower_commands as programs
     from fedmeta.fleet.flower_commands import Credentials
-    from fedmeta.fleet.launch import Host, hosting, run_to_end
+    from fedmeta.fleet.launch import Host, run_to_end, running_platform
 
     folder = resumed(PARAMETERS, values) if values["resume"] else _planned(values)
     certs = Path(values["certs"] or "certs")
@@ -58,7 +58,7 @@ def run(values: Values) -> None:
         for command in host.commands(keys):
             say(programs.typed(command, host.home))
         return
-    with hosting(host, keys) as superlink:
+    with running_platform(host, keys) as superlink:
         _say_how_to_join(None if credentials is None else certs, address, port)
         try:
             with progress_bars() as bar:
@@ -104,19 +104,21 @@ def _say_how_to_join(certs: Path | None, address: str, port: int) -> None:
         address, port: where the platform listens.
     """
     say(f"the platform listens at {address}:{port}; on every edge:")
-    here, how, fence = address, "--insecure", None
+    here, how, gateway = address, "--insecure", None
     if certs is not None:
         from fedmeta.fleet.certificates import server_name
-        from fedmeta.fleet.gateway import fence_port
+        from fedmeta.fleet.gateway import gateway_port
 
-        here, how, fence = server_name(certs), "--certs FOLDER", fence_port(certs)
+        here, how, gateway = server_name(certs), "--certs FOLDER", gateway_port(certs)
     elif address in ("127.0.0.1", "0.0.0.0"):
         here = "HOST"
-    join = f"fedmeta edge --platform {here}:{fence or port} --name NAME --data FILE --label COLUMN"
+    join = (
+        f"fedmeta edge --platform {here}:{gateway or port} --name NAME --data FILE --label COLUMN"
+    )
     say(f"  {join} {how}")
     if certs is not None:
         say("FOLDER has ca.crt and nodes/NAME, which fedmeta certs has made here")
-    if fence is not None:
+    if gateway is not None:
         say(f"they come through the fence: nginx -c {(certs or Path()) / 'nginx.conf'} must run")
     elif address == "127.0.0.1":
         say("edges on other machines need a fence (fedmeta certs FOLDER --fence 0.0.0.0:9443)")

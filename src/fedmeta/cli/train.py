@@ -13,13 +13,13 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, progress_bars, say, table
 from fedmeta.cli.importance import print_importance
-from fedmeta.cli.reopening import stored_table
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table, merged
 from fedmeta.core.errors import MissingExtraError, RunFolderError, SettingError
 from fedmeta.core.run_folder import WITHDRAWN, RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks, started
+from fedmeta.fleet.reopen import stored_table
 from fedmeta.training.tracking import tracker
 from fedmeta.training.train import RunRequest, train_run, with_strength
 

@@ -8,12 +8,12 @@ from typing import Any
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
-from fedmeta.cli.reopening import own_federation
 from fedmeta.config.tables import Table, subtable
 from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError, require
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import write_json, writing
 from fedmeta.data import Federation
+from fedmeta.fleet.reopen import own_federation
 from fedmeta.studies.tune import Range, grid, random_points, tune
 
 PARAMETERS = (

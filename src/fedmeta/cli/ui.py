@@ -53,7 +53,7 @@ def _check_folder(folder: Path) -> None:
 
 def _server(folder: Path, host: str) -> uvicorn.Server:
     try:
-        from fedmeta.ui.serving import server
+        from fedmeta.ui.app import server
     except ImportError as error:
         raise MissingExtraError(str(error.name).split(".")[0], "ui") from error
     return server(folder, host)

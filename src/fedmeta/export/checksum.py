@@ -17,7 +17,7 @@ FORMAT = 1
 FACTS, CHECKSUM = "fedmeta", "fedmeta.sha256"
 
 
-def sealed(proto: Any, facts: Mapping[str, Any]) -> bytes:
+def with_checksum(proto: Any, facts: Mapping[str, Any]) -> bytes:
     """The bytes of a file: the graph, the facts about it, and the checksum of both.
 
     Args:

@@ -106,17 +106,9 @@ def _maximum(gradient: Tensor, images: Tensor, *window_and_places: Any) -> Tenso
     return spread.reshape(images.shape)
 
 
-def _average(
-    images: Tensor,
-    size: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = (0, 0),
-    ceil_mode: bool = False,
-    count_padding: bool = True,
-    divisor: int | None = None,
-) -> Tensor:
+def _average(images: Tensor, *pooling: Any) -> Tensor:
     """Sums as a convolution with ones, divided: runtimes differ on what counts of a border."""
-    window = _window(size, stride, padding, ceil_mode, count_padding, divisor)
+    window = _window(*pooling)
     space = images.shape[-2:]
     padded, channels = _pad(images, _border(window, space)), images.shape[1]
     motion = list(window.stride), [0, 0], [1, 1]
@@ -126,18 +118,9 @@ def _average(
     return sums / _counts(window, images)
 
 
-def _average_backward(
-    gradient: Tensor,
-    images: Tensor,
-    size: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_padding: bool,
-    divisor: int | None,
-) -> Tensor:
+def _average_backward(gradient: Tensor, images: Tensor, *pooling: Any) -> Tensor:
     """Every gradient in equal shares over the pixels of its window."""
-    window = _window(size, stride, padding, ceil_mode, count_padding, divisor)
+    window = _window(*pooling)
     space = images.shape[-2:]
     shares, channels = gradient / _counts(window, images), images.shape[1]
     motion = list(window.stride), [0, 0], [1, 1]
@@ -156,12 +139,13 @@ def _average_backward(
 
 def _window(
     size: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_padding: bool,
-    divisor: int | None,
+    stride: Sizes = (),
+    padding: Sizes = (0, 0),
+    ceil_mode: bool = False,
+    count_padding: bool = True,
+    divisor: int | None = None,
 ) -> Window:
+    """The window of an average pooling, from the arguments that PyTorch's operation takes."""
     (a, b), (c, d), (e, f) = _each(size, 2), _each(stride or size, 2), _each(padding, 2)
     return Window((a, b), (c, d), (e, f), (1, 1), ceil_mode, count_padding, divisor)
 

@@ -27,14 +27,14 @@ def translated(model: MetaModel, graph: Graph) -> Any:
     except MissingExtraError:
         raise
     except Exception as error:  # the tracer and the exporter raise whatever they like
-        place = _culprit(model) or "the network or the loss as a whole"
+        place = _failing_layer(model) or "the network or the loss as a whole"
         raise ModelError(
             f"{place} cannot be exported to ONNX ({_reason(error)})",
             "use a layer made of plain tensor operations, such as those of the built-in networks",
         ) from error
 
 
-def _culprit(model: MetaModel) -> str | None:
+def _failing_layer(model: MetaModel) -> str | None:
     """The first layer that fails alone; None if each of them can be exported."""
     module = model.network.module(model.theta)
     for name, layer, inputs in _seen(module, torch.zeros(3, *model.input_shape)):

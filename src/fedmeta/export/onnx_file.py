@@ -12,7 +12,7 @@ import torch
 
 from fedmeta.core.errors import MissingExtraError, ModelError
 from fedmeta.core.storage import write_bytes
-from fedmeta.export.checksum import sealed
+from fedmeta.export.checksum import with_checksum
 from fedmeta.export.diagnosis import translated
 from fedmeta.export.step import ADAPTED, prediction_graph, step_graph
 from fedmeta.models.meta_model import MetaModel
@@ -35,7 +35,7 @@ def export_onnx(model: MetaModel, path: Path, *, adaptable: bool) -> None:
     """
     model = _plain(model)
     graph = step_graph(model) if adaptable else prediction_graph(model)
-    content = sealed(translated(model, graph), _facts(model, adaptable))
+    content = with_checksum(translated(model, graph), _facts(model, adaptable))
     _check(model, content, adaptable)
     write_bytes(path, content)
 

@@ -24,16 +24,16 @@ from fedmeta.data.scaling import Scaling, sums_of
 from fedmeta.engine.cohort import Share
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
-from fedmeta.fleet.edge_state import Call, Memory, answered, restore
+from fedmeta.fleet.edge_state import EdgeState, RoundRequest, answered, restore
 from fedmeta.fleet.message import (
-    Parcel,
-    ParcelError,
+    Message,
+    MessageError,
     flatten,
     pack_contribution,
     unflatten,
     unpack_model,
 )
-from fedmeta.fleet.secure_rounds import public_key, reveal, seal
+from fedmeta.fleet.secure_rounds import mask_sum, public_key, reveal
 from fedmeta.fleet.shards import EdgeData, read_shard, with_classes
 from fedmeta.priors.importance import fisher_sums
 from fedmeta.training.job import Job, prepare
@@ -77,27 +77,27 @@ class Edge:
 
 
 def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes]:
-    """The reply to a message, both as `Parcel.encoded` has them.
+    """The reply to a message, both as `Message.encoded` has them.
 
-    What went wrong in a way that people can mend is told to the platform in one line.
+    An error that a person can fix is sent to the platform as one line.
 
     Args:
         home: the edge's folder.
-        kind: see `courier.Kind`.
+        kind: see `transport.Kind`.
         facts, tensors: of the message.
     """
     act = {"introduce": introduce, "round": take_part, "reveal": reveal, "measure": measure}[kind]
     try:
-        reply = act(home, Parcel.decoded(facts, tensors))
+        reply = act(home, Message.decoded(facts, tensors))
     except FedmetaError as error:
-        reply = Parcel({"refused": str(error)})
+        reply = Message({"refused": str(error)})
     return reply.encoded()
 
 
-def introduce(home: Path, question: Parcel) -> Parcel:
+def introduce(home: Path, question: Message) -> Message:
     """Who this edge is: its nodes' names and sizes, and the sums that common scaling needs.
 
-    Of the samples only n, Σx and Σx² over all of them are told, and which classes there are.
+    Of the samples only n, Σx and Σx² over all of them are sent, and which classes there are.
     """
     edge, settings = Edge.load(home), RunSpec.from_dict(question.facts["table"])
     federation = read_shard(edge.data, settings.data_settings, settings.training.seed, edge.name)
@@ -113,12 +113,12 @@ def introduce(home: Path, question: Parcel) -> Parcel:
     if settings.uplink.secure_aggregation:
         facts["key"] = public_key(home)
     if settings.data_settings.scaling == "none":
-        return Parcel(facts)
+        return Message(facts)
     held = [
         torch.from_numpy(part) for node in federation.nodes for part in (node.support, node.query)
     ]
     sums = sums_of(federation.inputs, torch.cat(held).numpy(), settings.data_settings.scaling)
-    return Parcel(
+    return Message(
         {**facts, "count": sums.count},
         {"total": torch.from_numpy(sums.total), "squares": torch.from_numpy(sums.squares)},
     )
@@ -130,20 +130,22 @@ def data_digest(federation: Federation) -> str:
     return hashlib.sha256(repr(list(sizes)).encode()).hexdigest()[:16]
 
 
-def take_part(home: Path, request: Parcel) -> Parcel:
+def take_part(home: Path, request: Message) -> Message:
     """Σ contributions of this edge's nodes to a round; computed once, however often it is asked.
 
     Raises:
-        StaleError, LostMemoryError: see `memory.answered`.
+        StaleError, LostStateError: see `edge_state.answered`.
     """
     started = time.perf_counter()
     facts = request.facts
-    call = Call(facts["round"], facts["life"], facts["counted"], request.digest(NOT_OF_THE_REPLY))
+    asked = RoundRequest(
+        facts["round"], facts["life"], facts["counted"], request.digest(NOT_OF_THE_REPLY)
+    )
     if not str(facts["run"]).isalnum():
-        raise ParcelError(f"run {facts['run']!r} has no proper name", "check the platform")
-    memory = Memory(home / "memory" / facts["run"])
-    if answered(memory.entries(), call):
-        return memory.reply(call.round)
+        raise MessageError(f"run {facts['run']!r} has no proper name", "check the platform")
+    stored = EdgeState(home / "memory" / facts["run"])
+    if answered(stored.entries(), asked):
+        return stored.reply(asked.round)
     job, share = _job(Edge.load(home), request)
     with machine(job.layout.execution):
         cohort = replace(job.cohort, share=share)
@@ -157,28 +159,28 @@ def take_part(home: Path, request: Parcel) -> Parcel:
         known = {name: shared[name] for name in theta} if first is None else unflatten(first, theta)
         nodes = with_secrets(engine.start(known)[1])
         kept: NodeState = {}
-        if call.counted > 0:
-            kept = memory.states(call.counted)
+        if asked.counted > 0:
+            kept = stored.states(asked.counted)
             restore(nodes, kept)
-        total = engine.contributed(shared, nodes, call.round)
-        wire, left = _shortened(job.uplink.compression, total, kept, call)
-    told = {
-        "round": call.round,
+        total = engine.contributed(shared, nodes, asked.round)
+        wire, left = _shortened(job.uplink.compression, total, kept, asked)
+    about = {
+        "round": asked.round,
         "run": facts["run"],
         "name": facts["name"],
         "seconds": round(time.perf_counter() - started, 3),
         "notes": [*engine.notes(), *_refusals(nodes, job)][:_NOTES],
     }
     if job.uplink.secure_aggregation:
-        sealed = seal(home, facts, total, shared)
-        reply = Parcel({**told, **sealed.facts}, sealed.tensors)
+        hidden = mask_sum(home, facts, total, shared)
+        reply = Message({**about, **hidden.facts}, hidden.tensors)
     else:
-        reply = Parcel(told, pack_contribution(total, shared, wire))
-    memory.remember(call, {**nodes, **left}, reply)
+        reply = Message(about, pack_contribution(total, shared, wire))
+    stored.save(asked, {**nodes, **left}, reply)
     return reply
 
 
-def measure(home: Path, request: Parcel) -> Parcel:
+def measure(home: Path, request: Message) -> Message:
     """What this edge's nodes say of models that they are sent: sums over all nodes, nothing else.
 
     "loss": Σ D_i ℓ_i(model) for every model, ℓ_i the loss on query samples after adaptation, and
@@ -203,11 +205,11 @@ def measure(home: Path, request: Parcel) -> Parcel:
             losses = source_losses(model, job.federation, execution, seed)
             each = torch.tensor(losses, dtype=torch.float64)
             sums |= {name: (sizes * each).sum(), "count": sizes.sum()}
-    return Parcel({key: facts[key] for key in ("run", "what", "name")}, sums)
+    return Message({key: facts[key] for key in ("run", "what", "name")}, sums)
 
 
 def _shortened(
-    compression: Compression, total: Contribution, kept: NodeState, call: Call
+    compression: Compression, total: Contribution, kept: NodeState, asked: RoundRequest
 ) -> tuple[Tree | None, NodeState]:
     """The sum as it goes over the wire, and what is left for the next one (error feedback)."""
     if compression.method == "none":
@@ -215,7 +217,7 @@ def _shortened(
     wanted = total.update
     if _RESIDUAL in kept:
         wanted = tree.add(wanted, kept[_RESIDUAL])
-    wire = compression.encoded(wanted, randomness.key(call.round))
+    wire = compression.encoded(wanted, randomness.key(asked.round))
     return wire, {_RESIDUAL: tree.subtract(wanted, compression.decoded(wire, wanted))}
 
 
@@ -225,7 +227,7 @@ def _refusals(nodes: NodeState, job: Job) -> list[str]:
     return [f"node {name} was refused {n} times" for name, n in refusals(nodes, names).items()]
 
 
-def _job(edge: Edge, request: Parcel) -> tuple[Job, Share]:
+def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
     """What this edge has to compute, with its own data and machine."""
     facts = request.facts
     settings = RunSpec.from_dict(merged([facts["table"], {"execution": dict(edge.execution)}]))

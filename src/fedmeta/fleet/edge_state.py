@@ -26,7 +26,7 @@ from torch import Tensor
 from fedmeta.algorithms.algorithm import NodeState
 from fedmeta.core.errors import FedmetaError, RunFolderError
 from fedmeta.core.storage import read_tensors, write_tensors, writing
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 
 _NAME = re.compile(r"round-(\d{6,})\.safetensors")
 _STATE, _REPLY = "state/", "reply/"
@@ -37,60 +37,61 @@ class StaleError(FedmetaError):
     """A message that a newer one has overtaken."""
 
 
-class LostMemoryError(FedmetaError):
+class LostStateError(FedmetaError):
     """The platform counts on a state that this edge no longer has."""
 
 
-class Call(NamedTuple):
-    """What a message says of itself.
+class RoundRequest(NamedTuple):
+    """What the platform asks for, as its message says.
 
     Args:
         round: that it asks for.
-        life: how often the platform was started before it sent this; orders messages of one round.
+        starts: how often the platform was started before; orders messages of one round.
         counted: the last round that the platform counted for this edge; 0: none.
         digest: of everything that the reply depends on.
     """
 
     round: int
-    life: int
+    starts: int
     counted: int
     digest: str
 
 
-class Entry(NamedTuple):
-    """What a file on disk says of itself: the call that it answers."""
+class StoredRound(NamedTuple):
+    """The request that a file on disk answers."""
 
     round: int
-    life: int
+    starts: int
     digest: str
 
 
-def answered(entries: Sequence[Entry], call: Call) -> bool:
-    """Whether the reply to a call is on disk already; if not, it is to be computed.
+def answered(entries: Sequence[StoredRound], request: RoundRequest) -> bool:
+    """Whether the reply to a request is on disk already; if not, it is to be computed.
 
-    Then the state to start from is that of round `call.counted`, the initial one where it is 0.
+    Then the state to start from is that of round `request.counted`, the initial one where it is 0.
 
     Raises:
         StaleError: a newer message was answered before; this one must change nothing.
-        LostMemoryError: the state of the round counted last is not there.
+        LostStateError: the state of the round counted last is not there.
 
     Example:
-        >>> answered([Entry(3, 1, "a"), Entry(4, 1, "b")], Call(4, 1, 3, "b"))
+        >>> stored = [StoredRound(3, 1, "a"), StoredRound(4, 1, "b")]
+        >>> answered(stored, RoundRequest(4, 1, 3, "b"))
         True
-        >>> answered([Entry(3, 1, "a"), Entry(4, 1, "b")], Call(5, 1, 3, "c"))  # 4 was lost
+        >>> answered(stored, RoundRequest(5, 1, 3, "c"))  # 4 was lost
         False
     """
-    newest = max(((each.round, each.life) for each in entries), default=(0, 0))
-    if (call.round, call.life) < newest or call.counted >= call.round:
+    newest = max(((each.round, each.starts) for each in entries), default=(0, 0))
+    if (request.round, request.starts) < newest or request.counted >= request.round:
         raise StaleError(
-            f"a message of round {call.round} came after one of round {newest[0]}",
+            f"a message of round {request.round} came after one of round {newest[0]}",
             "nothing to do: it is ignored",
         )
-    if any((each.round, each.digest) == (call.round, call.digest) for each in entries):
+    if any((each.round, each.digest) == (request.round, request.digest) for each in entries):
         return True
-    if call.counted > 0 and all(each.round != call.counted for each in entries):
-        raise LostMemoryError(
-            f"the platform counted round {call.counted} of this edge, whose state is not on its "
+    if request.counted > 0 and all(each.round != request.counted for each in entries):
+        raise LostStateError(
+            f"the platform counted round {request.counted} of this edge, whose state is not on its "
             "disk",
             "restore the edge's folder, or start a new run from this one with --init",
         )
@@ -98,7 +99,7 @@ def answered(entries: Sequence[Entry], call: Call) -> bool:
 
 
 @dataclass(frozen=True)
-class Memory:
+class EdgeState:
     """The files of one run at one edge.
 
     Args:
@@ -107,12 +108,12 @@ class Memory:
 
     folder: Path
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredRound]:
         """What is on disk, by round."""
         found = []
         for number in self._rounds():
             about = self._about(number)
-            found.append(Entry(number, int(about["life"]), about["digest"]))
+            found.append(StoredRound(number, int(about["life"]), about["digest"]))
         return found
 
     def states(self, number: int) -> NodeState:
@@ -125,26 +126,30 @@ class Memory:
                 states.setdefault(slot, {})[leaf_name] = leaf
         return states
 
-    def reply(self, number: int) -> Parcel:
+    def reply(self, number: int) -> Message:
         """What was replied to a round."""
         tensors, about = read_tensors(self._file(number), _WHAT)
         sent = {n.removeprefix(_REPLY): leaf for n, leaf in tensors.items() if n.startswith(_REPLY)}
-        return Parcel(json.loads(about["facts"]), sent)
+        return Message(json.loads(about["facts"]), sent)
 
-    def remember(self, call: Call, states: NodeState, reply: Parcel) -> None:
-        """Write the outcome of a call, whole or not at all; then drop what it has made old.
+    def save(self, request: RoundRequest, states: NodeState, reply: Message) -> None:
+        """Write the outcome of a request, whole or not at all; then drop what it has made old.
 
         A reply may be sent only after this has returned.
         """
         tensors: dict[str, Tensor] = {f"{_REPLY}{n}": leaf for n, leaf in reply.tensors.items()}
         for slot, leaves in states.items():
             tensors |= {f"{_STATE}{slot}/{name}": leaf for name, leaf in leaves.items()}
-        about = {"life": str(call.life), "digest": call.digest, "facts": json.dumps(reply.facts)}
+        about = {
+            "life": str(request.starts),
+            "digest": request.digest,
+            "facts": json.dumps(reply.facts),
+        }
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(self._file(call.round), tensors, about)
+        write_tensors(self._file(request.round), tensors, about)
         for number in self._rounds():
-            if number not in (call.counted, call.round):
+            if number not in (request.counted, request.round):
                 self._file(number).unlink(missing_ok=True)
         for left in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote
             left.unlink(missing_ok=True)

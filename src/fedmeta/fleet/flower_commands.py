@@ -95,7 +95,7 @@ def supernode(
     Args:
         name: of the edge.
         home: its folder.
-        platform: HOST:PORT of the SuperLink, or of the fence before it.
+        platform: HOST:PORT of the SuperLink, or of the gateway before it.
         port: a free one of this machine, for the SuperNode's own processes.
         credentials: None: neither encrypted nor authenticated.
     """

@@ -1,4 +1,4 @@
-"""A fence before the platform: nginx that lets edges reach the fleet API and nothing else.
+"""A gateway in front of the platform: nginx that lets edges reach the fleet API and nothing else.
 
 Whoever reaches a SuperLink's port may also call its control API, which asks for no proof of who one
 is: register keys, stop runs, send code to every edge. So the SuperLink listens on the platform's
@@ -64,7 +64,7 @@ http {{
 
 
 @dataclass(frozen=True)
-class Fence:
+class Gateway:
     """Where edges connect, and where the platform is.
 
     Args:
@@ -95,8 +95,8 @@ class Fence:
         )
 
 
-def fence_port(folder: Path) -> int | None:
-    """Where the fence beside the keys listens; None: there is none."""
+def gateway_port(folder: Path) -> int | None:
+    """Where the gateway whose file lies beside the keys listens; None: there is none."""
     file = folder / FILE
     if not file.is_file():
         return None
@@ -104,8 +104,8 @@ def fence_port(folder: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def write_fence(folder: Path, fence: Fence) -> Path:
+def write_gateway(folder: Path, gateway: Gateway) -> Path:
     """Write nginx.conf beside the keys; returns where."""
     path = folder / FILE
-    write_bytes(path, fence.configuration(folder).encode())
+    write_bytes(path, gateway.configuration(folder).encode())
     return path

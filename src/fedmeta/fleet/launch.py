@@ -12,7 +12,7 @@ from pathlib import Path
 from fedmeta.core.storage import read_json, write_json, writing
 from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.flower_commands import Credentials
-from fedmeta.fleet.follow import Watch, alive
+from fedmeta.fleet.follow import RunFollower, is_running
 from fedmeta.fleet.plan import FOLDER
 from fedmeta.fleet.server_app import OUTCOME
 from fedmeta.training.callbacks import Callback
@@ -62,7 +62,7 @@ class Host:
 
 
 @contextmanager
-def hosting(host: Host, keys: Sequence[Path]) -> Iterator[subprocess.Popen[bytes]]:
+def running_platform(host: Host, keys: Sequence[Path]) -> Iterator[subprocess.Popen[bytes]]:
     """A SuperLink that lets in the edges with these public keys, as long as the context lasts."""
     programs.check_free(host.address, host.port)
     with writing(host.place):
@@ -71,12 +71,12 @@ def hosting(host: Host, keys: Sequence[Path]) -> Iterator[subprocess.Popen[bytes
     command, *_ = host.commands([])
     with programs.running(command, host.home, host.log) as process:
         programs.await_port("127.0.0.1", host.port, process, host.log)
-        _let_in(host, keys)
+        _register_only(host, keys)
         yield process
 
 
 @contextmanager
-def serving(
+def running_edge(
     name: str, home: Path, platform: str, credentials: Credentials | None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """An edge's SuperNode and its worker, as long as the context lasts.
@@ -96,7 +96,7 @@ def serving(
         yield process
 
 
-def _let_in(host: Host, keys: Sequence[Path]) -> None:
+def _register_only(host: Host, keys: Sequence[Path]) -> None:
     """Let in these keys and no others: the SuperLink's database remembers those of before."""
     file = host.place / _REGISTERED
     known = dict(read_json(file, "registered keys")) if file.exists() else {}
@@ -116,11 +116,11 @@ def run_to_end(
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
     (host.place / OUTCOME).unlink(missing_ok=True)
-    watch = Watch(host.folder, callbacks)
+    follower = RunFollower(host.folder, callbacks)
     programs.finished(programs.submit(host.place / APP, host.folder), host.home)
 
     def is_alive() -> bool:
         listing = ["flwr", "list", programs.LINK, "--format", "json"]
-        return alive(programs.finished(listing, host.home))
+        return is_running(programs.finished(listing, host.home))
 
-    watch.until_end(superlink, is_alive)
+    follower.until_end(superlink, is_alive)

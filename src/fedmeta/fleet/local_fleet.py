@@ -24,7 +24,7 @@ from fedmeta.fleet.app_bundle import shipped, write_app
 from fedmeta.fleet.certificates import make_authority, make_node, make_server
 from fedmeta.fleet.edge import Edge
 from fedmeta.fleet.flower_commands import Credentials
-from fedmeta.fleet.launch import APP, Host, hosting, run_to_end, serving
+from fedmeta.fleet.launch import APP, Host, run_to_end, running_edge, running_platform
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
 from fedmeta.fleet.transport import FleetSettings
@@ -49,7 +49,7 @@ def new_plan(folder: Path, table: Table, fleet: FleetSettings, targets: EdgeData
     Plan(secrets.token_hex(8), moved, fleet, targets).save(folder)
 
 
-def planned(folder: Path, typed: Table) -> Plan:
+def resume_plan(folder: Path, typed: Table) -> Plan:
     """The plan of a run that goes on, with its app written anew.
 
     Nothing that lies in a run folder is run: the app is ours, and code of the user's own is what
@@ -67,7 +67,7 @@ def planned(folder: Path, typed: Table) -> Plan:
     return plan
 
 
-def deal_out(
+def write_shards(
     place: Path,
     federation: Federation,
     count: int,
@@ -118,16 +118,18 @@ def run_trial(
         place: has a folder for every edge.
         certs: keys of the fleet; None: neither encrypted nor authenticated.
         port: for the platform; None: any free one.
-        callbacks: told of every round.
+        callbacks: called after every round.
     """
     homes = sorted(place.glob("edge-*"))
     credentials = None if certs is None else Credentials(certs)
     keys = [] if certs is None else [certs / "nodes" / f"{home.name}.pub" for home in homes]
     host = Host(folder.absolute(), "127.0.0.1", port or programs.free_port(), credentials)
     with ExitStack() as stack:
-        superlink = stack.enter_context(hosting(host, keys))
+        superlink = stack.enter_context(running_platform(host, keys))
         for home in homes:
-            stack.enter_context(serving(home.name, home, f"127.0.0.1:{host.port}", credentials))
+            stack.enter_context(
+                running_edge(home.name, home, f"127.0.0.1:{host.port}", credentials)
+            )
         run_to_end(host, superlink, callbacks)
 
 

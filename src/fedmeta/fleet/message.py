@@ -26,11 +26,11 @@ from fedmeta.uplink.compression import Compression
 _WIRE, _METRIC = "wire/", "metric/"  # what names of tensors begin with
 
 
-class ParcelError(FedmetaError):
+class MessageError(FedmetaError):
     """A message that is not what it should be."""
 
 
-class Parcel(NamedTuple):
+class Message(NamedTuple):
     """A message: facts in JSON's types, and tensors by name."""
 
     facts: dict[str, Any]
@@ -41,14 +41,14 @@ class Parcel(NamedTuple):
         return json.dumps(self.facts, allow_nan=False), tensor_bytes(self.tensors)
 
     @classmethod
-    def decoded(cls, facts: str, tensors: bytes) -> Parcel:
+    def decoded(cls, facts: str, tensors: bytes) -> Message:
         """The inverse of `encoded`; what is not well-formed is refused."""
         try:
             plain, named = json.loads(facts), load(tensors)
         except (json.JSONDecodeError, SafetensorError) as error:
-            raise ParcelError(f"a message is damaged ({error})", "send it again") from error
+            raise MessageError(f"a message is damaged ({error})", "send it again") from error
         if not isinstance(plain, dict):
-            raise ParcelError("a message is damaged (no facts)", "send it again")
+            raise MessageError("a message is damaged (no facts)", "send it again")
         return cls(plain, named)
 
     @property
@@ -60,7 +60,7 @@ class Parcel(NamedTuple):
     def digest(self, but: Sequence[str] = ()) -> str:
         """A fingerprint of the content, but for the facts named."""
         kept = {name: value for name, value in self.facts.items() if name not in but}
-        facts, tensors = Parcel(kept, self.tensors).encoded()
+        facts, tensors = Message(kept, self.tensors).encoded()
         return hashlib.sha256(facts.encode() + b"\0" + tensors).hexdigest()
 
 
@@ -73,7 +73,7 @@ def flatten(leaves: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     """
     if set(leaves) != set(names):
         odd = sorted({*leaves} ^ {*names})[0]
-        raise ParcelError(
+        raise MessageError(
             f"what nodes add up and what they are sent differ in {odd!r}",
             "let the algorithm's contribution have the names of its broadcast",
         )
@@ -83,7 +83,7 @@ def flatten(leaves: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
 def unflatten(vector: Tensor, like: Tree) -> Tree:
     """The tree in a vector, with the names, shapes, types and device of `like`."""
     if vector.shape != (sum(leaf.numel() for leaf in like.values()),):
-        raise ParcelError(
+        raise MessageError(
             f"a vector has shape {tuple(vector.shape)}, which is not the model's",
             "check that platform and edge run the same version with the same settings",
         )
@@ -94,12 +94,17 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
     }
 
 
-def pack_model(model: MetaModel) -> Tensor:
-    """A meta-model as the bytes of its file."""
+def model_bytes(model: MetaModel) -> bytes:
+    """The content of the file that `MetaModel.save` writes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
         model.save(file)
-        return torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
+        return file.read_bytes()
+
+
+def pack_model(model: MetaModel) -> Tensor:
+    """A meta-model as a tensor of bytes."""
+    return torch.frombuffer(bytearray(model_bytes(model)), dtype=torch.uint8)
 
 
 def unpack_model(content: Tensor, network: ModelSettings, loss: Loss) -> MetaModel:
@@ -118,7 +123,7 @@ def unpack_model(content: Tensor, network: ModelSettings, loss: Loss) -> MetaMod
 def pack_contribution(
     total: Contribution, shared: Tree, wire: Tree | None = None
 ) -> dict[str, Tensor]:
-    """Σ contributions as tensors of a parcel: one vector as long as the model, and scalars.
+    """Σ contributions as tensors of a message: one vector as long as the model, and scalars.
 
     Args:
         total: the sum.
@@ -143,7 +148,7 @@ def unpack_contribution(
     first = next(iter(shared.values()))
     if compression.method == "none":
         if "update" not in tensors:
-            raise ParcelError("a reply lacks its sum", "mend the edge")
+            raise MessageError("a reply lacks its sum", "check the edge's version")
         update = unflatten(tensors["update"], shared)
     else:
         wire = {
@@ -151,8 +156,8 @@ def unpack_contribution(
             for name, leaf in tensors.items()
             if name.startswith(_WIRE)
         }
-        if (wrong := compression.wrong(wire, shared)) is not None:
-            raise ParcelError(f"a reply cannot be read: {wrong}", "mend the edge")
+        if (problem := compression.problem(wire, shared)) is not None:
+            raise MessageError(f"a reply cannot be read: {problem}", "check the edge's version")
         update = compression.decoded(wire, shared)
     scalars = {
         name: leaf.to(first.device)
@@ -161,8 +166,8 @@ def unpack_contribution(
     }
     for name, leaf in scalars.items():
         if leaf.shape != () or not leaf.is_floating_point():
-            raise ParcelError(f"{name} of a reply is no single number", "mend the edge")
+            raise MessageError(f"{name} of a reply is no single number", "check the edge's version")
     if "weight" not in scalars:
-        raise ParcelError("a reply lacks its weight", "mend the edge")
+        raise MessageError("a reply lacks its weight", "check the edge's version")
     weight = scalars.pop("weight")
     return Contribution(update, weight, {n.removeprefix(_METRIC): v for n, v in scalars.items()})

@@ -19,12 +19,12 @@ from fedmeta.core.storage import read_json, write_json, writing
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
 from fedmeta.data.settings import DataSettings
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.platform import FleetEngine
-from fedmeta.fleet.queries import Survey
+from fedmeta.fleet.queries import EdgeQueries
 from fedmeta.fleet.roster import Roster, first_roster, known_federation
 from fedmeta.fleet.shards import EdgeData, read_shard
-from fedmeta.fleet.transport import Courier, FleetError, FleetSettings, check_name
+from fedmeta.fleet.transport import FleetError, FleetSettings, Transport, check_name
 from fedmeta.priors import Regularizer
 from fedmeta.priors.importance import importance_file, write_importance
 from fedmeta.training import checkpoints
@@ -38,7 +38,7 @@ from fedmeta.uplink.masking import FEWEST
 
 FOLDER = "fleet"  # of a run folder: what only a fleet has
 FILE = "plan.json"
-_LIFE = "life.json"
+_STARTS = "life.json"
 _STRENGTH, _PILOT = "strength.json", "pilot"
 _NOT_FOR_EDGES = ("prior", "init")  # of the settings: the platform's own business
 _POLL = 1.0  # seconds between two looks at who has connected
@@ -69,22 +69,16 @@ class Plan:
         """Write it into a run folder."""
         with writing(folder):
             (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        plain = {
-            "run": self.run,
-            "table": self.table,
-            "fleet": to_plain(self.fleet),
-            "targets": to_plain(self.targets),
-        }
-        write_json(folder / FOLDER / FILE, plain)
+        write_json(folder / FOLDER / FILE, to_plain(self))
 
-    def request(self, life: int = 0) -> dict[str, Any]:
+    def request(self, starts: int = 0) -> dict[str, Any]:
         """What every message to an edge says of the run.
 
         Args:
-            life: how often the platform was started.
+            starts: how often the platform was started.
         """
         table = {key: value for key, value in self.table.items() if key not in _NOT_FOR_EDGES}
-        return {"run": self.run, "life": life, "table": table}
+        return {"run": self.run, "life": starts, "table": table}
 
     @classmethod
     def load(cls, folder: Path) -> Plan:
@@ -101,7 +95,7 @@ class Plan:
 
 def carry_out(
     folder: Path,
-    courier: Courier,
+    transport: Transport,
     callbacks: Sequence[Callback] = (),
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Run:
@@ -109,24 +103,24 @@ def carry_out(
 
     Args:
         folder: of the run; has a plan.
-        courier: reaches the edges.
-        callbacks: told of every round.
+        transport: reaches the edges.
+        callbacks: called after every round.
         waiting: called with a line of text while the platform waits for edges.
     """
     plan, place = Plan.load(folder), folder / FOLDER
     settings = RunSpec.from_dict(plan.table)
     check_fleet(plan.fleet, settings)
     prior: Regularizer | None = settings.algorithm.prior
-    request = plan.request(_next_life(place))
+    request = plan.request(_count_start(place))
     roster = Roster.load(place)
     if roster is None:
-        roster = _gathered(plan.fleet, settings, courier, request, waiting)
+        roster = _wait_for_edges(plan.fleet, settings, transport, request, waiting)
         kept = kept_scaling(settings, roster.common.shape)
         roster = roster if kept is None else replace(roster, scaling=kept)
         roster.save(place)
     found: Table = {}  # settings that were left open
     if prior is not None and settings.prior.strength == "auto":
-        found = {"prior": {"strength": _strength(plan, prior, roster, folder, courier, waiting)}}
+        found = {"prior": {"strength": _strength(plan, prior, roster, folder, transport, waiting)}}
         settings = RunSpec.from_dict(merged([plan.table, found]))
     begun = (folder / "settings.json").exists()
     saved = checkpoints.rounds(RunFolder(folder).checkpoints) if begun else []
@@ -135,7 +129,7 @@ def carry_out(
 
     def engine(job: Job) -> FleetEngine:
         _describe(folder, federation)
-        return FleetEngine(job, now, courier, plan.fleet, request, place, waiting)
+        return FleetEngine(job, now, transport, plan.fleet, request, place, waiting)
 
     spec = settings.replaced(checkpoint_every=1)
     origin = {"table": merged([plan.table, found])}
@@ -144,10 +138,10 @@ def carry_out(
     if settings.importance == "path":
         store_importance(folder, "path", run.meta_model, federation)
     elif settings.importance == "fisher":
-        survey = Survey(courier, Roster.load(place) or now, plan.fleet, request, waiting)
+        queries = EdgeQueries(transport, Roster.load(place) or now, plan.fleet, request, waiting)
         facts = {"kind": "fisher", "run": run.meta_model.about["run"], "tasks": 1}
         file, theta = importance_file(folder, "fisher"), run.meta_model.theta
-        write_importance(file, survey.fisher(run.meta_model), theta, facts)
+        write_importance(file, queries.fisher(run.meta_model), theta, facts)
     return run
 
 
@@ -221,7 +215,7 @@ def _strength(
     prior: Regularizer,
     roster: Roster,
     folder: Path,
-    courier: Courier,
+    transport: Transport,
     waiting: Callable[[str], None],
 ) -> float:
     """λ = "auto" found (`fedmeta.training.prior_strength`): a run without it, then losses.
@@ -237,10 +231,10 @@ def _strength(
             Plan(f"{plan.run}pilot", own, plan.fleet).save(pilot)
             roster.save(pilot / FOLDER)  # the same edges, and inputs scaled as they will be
         waiting("λ is found by a run without the prior")
-        free = carry_out(pilot, courier, (), waiting).meta_model
+        free = carry_out(pilot, transport, (), waiting).meta_model
         edges = Roster.load(pilot / FOLDER) or roster
-        survey = Survey(courier, edges, plan.fleet, Plan.load(pilot).request(), waiting)
-        losses = survey.losses({"tied": tied_model(prior, free), "free": free})
+        queries = EdgeQueries(transport, edges, plan.fleet, Plan.load(pilot).request(), waiting)
+        losses = queries.losses({"tied": tied_model(prior, free), "free": free})
         rule = balance(prior, free, losses["tied"], losses["free"])
         write_json(file, rule._asdict())
         waiting(f"λ = {rule.strength:.4g}")
@@ -256,40 +250,40 @@ def _describe(folder: Path, federation: Federation) -> None:
     write_json(folder / "federation.json", about)
 
 
-def _next_life(place: Path) -> int:
+def _count_start(place: Path) -> int:
     """How often the platform was started, this time included; on disk before anyone is asked."""
-    file = place / _LIFE
-    life = int(read_json(file, "starts of the platform")["life"]) + 1 if file.exists() else 1
-    write_json(file, {"life": life})
-    return life
+    file = place / _STARTS
+    starts = int(read_json(file, "starts of the platform")["life"]) + 1 if file.exists() else 1
+    write_json(file, {"life": starts})
+    return starts
 
 
-def _gathered(
+def _wait_for_edges(
     fleet: FleetSettings,
     settings: RunSpec,
-    courier: Courier,
+    transport: Transport,
     request: Mapping[str, Any],
     waiting: Callable[[str], None],
 ) -> Roster:
     """Wait until enough edges have introduced themselves."""
-    known: dict[int, Parcel] = {}
-    end, told = time.monotonic() + fleet.deadline, -1
+    known: dict[int, Message] = {}
+    end, reported = time.monotonic() + fleet.deadline, -1
     while len(known) < fleet.edges:
-        connected = courier.connected()
+        connected = transport.connected()
         strangers = {*connected} - {*known}
         if len(known) + len(strangers) >= fleet.edges:
-            question = Parcel(dict(request))
-            answers = courier.ask("introduce", dict.fromkeys(strangers, question), fleet.deadline)
+            question = Message(dict(request))
+            answers = transport.ask("introduce", dict.fromkeys(strangers, question), fleet.deadline)
             for address, answer in answers.items():
                 why = answer if isinstance(answer, str) else answer.facts.get("refused")
                 if why is not None:
-                    raise FleetError(f"an edge cannot take part: {why}", "mend it and start again")
-                if isinstance(answer, Parcel):
+                    raise FleetError(f"an edge cannot take part: {why}", "fix it and start again")
+                if isinstance(answer, Message):
                     check_name(answer, connected[address])
                     known[address] = answer
-        elif len(known) + len(strangers) != told:
-            told = len(known) + len(strangers)
-            waiting(f"{told} of {fleet.edges} edges are connected")
+        elif len(known) + len(strangers) != reported:
+            reported = len(known) + len(strangers)
+            waiting(f"{reported} of {fleet.edges} edges are connected")
         if len(known) < fleet.edges:
             if time.monotonic() > end:
                 raise FleetError(

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,17 @@ from fedmeta.engine.cohort import weighed
 from fedmeta.engine.round import RoundResult, platform_half
 from fedmeta.engine.round_metrics import RoundMetrics
 from fedmeta.fleet.edge_table import EdgeStatus, read_edges, write_edges
-from fedmeta.fleet.message import Parcel, flatten, unpack_contribution
+from fedmeta.fleet.message import Message, flatten, unpack_contribution
 from fedmeta.fleet.roster import Member, Roster
-from fedmeta.fleet.secure_rounds import mask_facts, read_sealed, unseal
-from fedmeta.fleet.transport import Courier, FleetError, FleetSettings, check_name, present
+from fedmeta.fleet.secure_rounds import mask_facts, read_masked, unmask_sum
+from fedmeta.fleet.transport import (
+    FleetError,
+    FleetSettings,
+    Transport,
+    check_name,
+    checked_reply,
+    wait_until_connected,
+)
 from fedmeta.training.ending import diverged
 from fedmeta.training.job import Job
 from fedmeta.uplink.guard import Reply, Verdict, judge
@@ -45,16 +53,16 @@ class Answer(NamedTuple):
 class FleetEngine:
     """Runs rounds over edges; `training.train` takes it as it takes the local engine.
 
-    What it keeps as node states is, for every edge, the last round that was counted: the edges keep
-    the rest (`memory`). `train` must save a checkpoint after every round, before the next one is
-    asked for: edges drop what a checkpoint does not know of.
+    Its node states are, for every edge, the last round that was counted: edges keep the rest
+    (`edge_state`). `train` must save a checkpoint after every round, before the next one is asked
+    for: edges drop what a checkpoint does not know of.
 
     Args:
         job: what is trained.
         roster: the edges, as of the newest checkpoint.
-        courier: reaches them.
+        transport: reaches them.
         settings: quorum and deadline.
-        request: facts that every message has: run, life, settings table.
+        request: facts that every message has: run, starts of the platform, settings table.
         folder: where roster and table of edges are kept.
         waiting: called with a line of text while the platform waits for edges.
     """
@@ -63,13 +71,13 @@ class FleetEngine:
         self,
         job: Job,
         roster: Roster,
-        courier: Courier,
+        transport: Transport,
         settings: FleetSettings,
         request: Mapping[str, Any],
         folder: Path,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._job, self._roster, self._courier = job, roster, courier
+        self._job, self._roster, self._transport = job, roster, transport
         self._settings, self._request, self._folder = settings, dict(request), folder
         self._waiting, self._notes = waiting, list[str]()
         self._refused: set[int] = set()
@@ -164,12 +172,12 @@ class FleetEngine:
     def _admit(self, state: PlatformState, counted: Tree, number: int) -> PlatformState:
         """Take in edges that are new, or back under another address, at a round's beginning."""
         known = {member.address for member in self._roster.members}
-        connected = self._courier.connected()
+        connected = self._transport.connected()
         strangers = {*connected} - known - self._refused
         if not strangers:
             return state
-        question = Parcel(self._request)
-        answers = self._courier.ask(
+        question = Message(self._request)
+        answers = self._transport.ask(
             "introduce", dict.fromkeys(strangers, question), self._settings.deadline
         )
         before, members = self._roster, len(self._roster.members)
@@ -201,7 +209,7 @@ class FleetEngine:
             state, self._job.model.theta, Fleet(new.sum(), len(new))
         )
 
-    def _check_address(self, introduction: Parcel) -> None:
+    def _check_address(self, introduction: Message) -> None:
         """Keys prove addresses: who comes from another one is not who it says it is."""
         name = str(introduction.facts["name"])
         if self._settings.authenticated and self._roster.named(name) is not None:
@@ -229,48 +237,50 @@ class FleetEngine:
         end = time.monotonic() + self._settings.deadline
         # After a start everyone gets the time to come back; later a round waits for a quorum alone.
         enough = len(asked) if self._fresh else least
-        here = present(self._courier, [m.address for m in asked], enough, end, self._waiting)
+        here = wait_until_connected(
+            self._transport, [m.address for m in asked], enough, end, self._waiting
+        )
         self._fresh = False
         vector = flatten(shared, list(shared))
         parties = [member for member in asked if member.address in here]
         masks = {}
         if self._job.uplink.secure_aggregation:
             masks = mask_facts(parties, self._request["life"], attempt)
-        parcels = {m.address: self._parcel(m, vector, counted, number, masks) for m in parties}
-        replies = self._courier.ask("round", parcels, max(end - time.monotonic(), 1.0))
+        messages = {m.address: self._message(m, vector, counted, number, masks) for m in parties}
+        replies = self._transport.ask("round", messages, max(end - time.monotonic(), 1.0))
         read: dict[str, Contribution] = {}
-        down, up = dict.fromkeys(self._status, 0), dict.fromkeys(self._status, 0)
+        before = {name: (row.bytes_down, row.bytes_up) for name, row in self._status.items()}
         for member in asked:
             name, status = member.name, self._status[member.name]
-            silent = "no answer in time" if member.address in parcels else "not connected"
+            silent = "no answer in time" if member.address in messages else "not connected"
             reply = replies.get(member.address, silent)
-            if member.address in parcels:
-                down[name] = parcels[member.address].size
-                status.bytes_down += down[name]
+            if member.address in messages:
+                status.bytes_down += messages[member.address].size
             try:
                 read[name] = self._read(member, reply, shared, number)
             except FedmetaError as error:
                 self._not_counted(name, number, error.problem)
                 continue
-            assert isinstance(reply, Parcel), "or it would not have been read"
-            up[name] = reply.size
-            status.seen(up[name], float(reply.facts["seconds"]))
+            assert isinstance(reply, Message), "or it would not have been read"
+            status.seen(reply.size, float(reply.facts["seconds"]))
             for line in reply.facts["notes"]:
                 self._note(f"edge {name}: {line}")
-        verdict = self._judged(read, shared, {"round": number, **masks}, down, up, end)
+        verdict = self._judged(read, shared, {"round": number, **masks}, end)
         for name, reason in verdict.refused.items():
             self._not_counted(name, number, reason)
         for name, scale in verdict.clipped.items():
             self._note(f"round {number}: edge {name} was clipped to {scale:.3g} of its norm")
-        return {n: Answer(one, down[n], up[n]) for n, one in verdict.accepted.items()}
+        answers = {}
+        for name, one in verdict.accepted.items():
+            (down, up), status = before[name], self._status[name]
+            answers[name] = Answer(one, status.bytes_down - down, status.bytes_up - up)
+        return answers
 
     def _judged(
         self,
         read: Mapping[str, Contribution],
         shared: Tree,
         asked: Mapping[str, Any],
-        down: dict[str, int],
-        up: dict[str, int],
         end: float,
     ) -> Verdict:
         """Who is counted; where sums are masked, they are opened first."""
@@ -280,12 +290,10 @@ class FleetEngine:
         addresses = {member.name: member.address for member in self._roster.members}
         facts = {**self._request, **asked}
         left = max(end - time.monotonic(), 1.0)
-        opened = unseal(self._courier, addresses, known, facts, shared, left)
+        opened = unmask_sum(self._transport, addresses, known, facts, shared, left)
         for name, size in opened.down.items():
-            down[name] += size
             self._status[name].bytes_down += size
         for name, size in opened.up.items():
-            up[name] += size
             self._status[name].bytes_up += size
         return opened.verdict
 
@@ -295,15 +303,16 @@ class FleetEngine:
 
     def _as_known(self, read: Mapping[str, Contribution]) -> dict[str, Reply]:
         """What edges have sent beside what the platform itself knows of their shares."""
-        replies, start = {}, 0
-        for member in self._roster.members:
-            nodes = slice(start, start + len(member.nodes))
-            if member.name in read:
-                share = float(self._weights[nodes].sum())
-                rho = float(self._penalties[nodes].sum())
-                replies[member.name] = Reply(read[member.name], share, rho)
-            start = nodes.stop
-        return replies
+        rows = self._roster.rows()
+        return {
+            name: Reply(
+                read[name],
+                share=float(self._weights[rows[name]].sum()),
+                weight=float(self._penalties[rows[name]].sum()),
+            )
+            for name in rows
+            if name in read
+        }
 
     def _released(self, total: Contribution, number: int) -> Contribution:
         """The sum as the platform may look at it: under central privacy with noise."""
@@ -315,50 +324,41 @@ class FleetEngine:
             randomness.fold(self._secret, number).to(self._weights.device),
         )
 
-    def _read(self, member: Member, reply: Parcel | str, shared: Tree, number: int) -> Contribution:
+    def _read(
+        self, member: Member, reply: Message | str, shared: Tree, number: int
+    ) -> Contribution:
         """What a reply adds to the sum, if it is one; whether it may is the guard's to say."""
-        if isinstance(reply, str):
-            raise FleetError(reply, "check it")
-        if "refused" in reply.facts:
-            raise FleetError(str(reply.facts["refused"]), "check it")
-        said = tuple(reply.facts.get(key) for key in ("run", "round", "name"))
-        if said != (self._request["run"], number, member.name):
-            raise FleetError(f"it answered to something else ({said[1:]})", "nothing to do")
+        asked = {"run": self._request["run"], "round": number, "name": member.name}
+        reply = checked_reply(reply, asked)
         if self._job.uplink.secure_aggregation:
-            return read_sealed(reply, shared)
+            return read_masked(reply, shared)
         return unpack_contribution(reply.tensors, shared, self._job.uplink.compression)
 
-    def _parcel(
+    def _message(
         self,
         member: Member,
         vector: Tensor,
         counted: Tree,
         number: int,
         masks: Mapping[str, Any],
-    ) -> Parcel:
+    ) -> Message:
         """What an edge is sent in a round."""
         last = int(counted[member.name])
-        base = self._roster.told(member)
+        base = self._roster.base_message(member)
         facts = {**self._request, **base.facts, "round": number, "counted": last, **masks}
         tensors = {"shared": vector, **base.tensors}
         if last == 0 and number > 1:  # what its nodes start from was sent to others long ago
             theta = self._job.model.theta
             tensors["start"] = flatten(theta, list(theta))
-        return Parcel(facts, tensors)
+        return Message(facts, tensors)
 
     def _added_up(self, answers: Mapping[str, Answer]) -> tuple[Contribution, Tensor]:
         """Σ of the edges' sums in the order of the roster, and the places of their nodes."""
-        total: Contribution | None = None
-        rows, start = [], 0
-        for member in self._roster.members:
-            end = start + len(member.nodes)
-            if member.name in answers:
-                part = answers[member.name].total
-                total = part if total is None else map_leaves(torch.add, total, part)
-                rows.append(torch.arange(start, end))
-            start = end
-        assert total is not None, "a quorum is at least one"
-        return total, torch.cat(rows).to(self._weights.device)
+        rows = {name: each for name, each in self._roster.rows().items() if name in answers}
+        parts = [answers[name].total for name in rows]
+        total = reduce(lambda one, other: map_leaves(torch.add, one, other), parts)
+        places = torch.cat([torch.arange(each.start, each.stop) for each in rows.values()])
+        return total, places.to(self._weights.device)
 
     def _silent(self, asked: Sequence[Member], answers: Mapping[str, object]) -> str:
         first = next(member for member in asked if member.name not in answers)

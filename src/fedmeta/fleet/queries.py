@@ -18,9 +18,15 @@ from torch import Tensor
 from fedmeta.core import tree
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.tree import Tree
-from fedmeta.fleet.message import Parcel, pack_model, unflatten
+from fedmeta.fleet.message import Message, pack_model, unflatten
 from fedmeta.fleet.roster import Member, Roster
-from fedmeta.fleet.transport import Courier, FleetError, FleetSettings, present
+from fedmeta.fleet.transport import (
+    FleetError,
+    FleetSettings,
+    Transport,
+    checked_reply,
+    wait_until_connected,
+)
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.priors import fisher
 
@@ -28,18 +34,18 @@ _ATTEMPTS = 3  # as of a round
 
 
 @dataclass(frozen=True)
-class Survey:
+class EdgeQueries:
     """Asks the edges of a run.
 
     Args:
-        courier: reaches them.
+        transport: reaches them.
         roster: who they are.
         settings: quorum and deadline.
-        request: facts that every message has: run, life, settings table.
+        request: facts that every message has: run, starts of the platform, settings table.
         waiting: called with a line of text while the platform waits, and when an edge fails.
     """
 
-    courier: Courier
+    transport: Transport
     roster: Roster
     settings: FleetSettings
     request: Mapping[str, Any]
@@ -71,11 +77,11 @@ class Survey:
         for _ in range(_ATTEMPTS):
             end, reasons = time.monotonic() + self.settings.deadline, []
             addresses = [member.address for member in members]
-            here = present(self.courier, addresses, len(members), end, self.waiting)
-            parcels = {
-                m.address: self._parcel(m, what, content) for m in members if m.address in here
+            here = wait_until_connected(self.transport, addresses, len(members), end, self.waiting)
+            messages = {
+                m.address: self._message(m, what, content) for m in members if m.address in here
             }
-            replies = self.courier.ask("measure", parcels, max(end - time.monotonic(), 1.0))
+            replies = self.transport.ask("measure", messages, max(end - time.monotonic(), 1.0))
             parts = []
             for member in members:
                 reply = replies.get(member.address, "no answer in time")
@@ -94,26 +100,23 @@ class Survey:
             "bring edges back and go on with --resume, or lower --quorum",
         )
 
-    def _parcel(self, member: Member, what: str, content: Mapping[str, Tensor]) -> Parcel:
-        base = self.roster.told(member)
+    def _message(self, member: Member, what: str, content: Mapping[str, Tensor]) -> Message:
+        base = self.roster.base_message(member)
         facts = {**self.request, **base.facts, "what": what, "models": list(content)}
-        return Parcel(facts, {**base.tensors, **content})
+        return Message(facts, {**base.tensors, **content})
 
     def _read(
-        self, member: Member, what: str, reply: Parcel | str, like: Mapping[str, Tensor]
+        self, member: Member, what: str, reply: Message | str, like: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """The sums in a reply, if it is one."""
-        if isinstance(reply, str):
-            raise FleetError(reply, "check it")
-        if "refused" in reply.facts:
-            raise FleetError(str(reply.facts["refused"]), "check it")
-        said = tuple(reply.facts.get(key) for key in ("run", "what", "name"))
-        if said != (self.request["run"], what, member.name):
-            raise FleetError("it answered to something else", "nothing to do")
+        asked = {"run": self.request["run"], "what": what, "name": member.name}
+        reply = checked_reply(reply, asked)
         for name, leaf in like.items():
             found = reply.tensors.get(name)
             if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-                raise FleetError(f"its {name} is missing or of another shape", "mend the edge")
+                raise FleetError(
+                    f"its {name} is missing or of another shape", "check the edge's version"
+                )
             if not bool(found.isfinite().all()):
-                raise FleetError(f"its {name} is not finite", "mend the edge")
+                raise FleetError(f"its {name} is not finite", "check the edge's version")
         return {name: reply.tensors[name] for name in like}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling, Sums, scaling_from
 from fedmeta.data.settings import DataSettings
 from fedmeta.engine.cohort import Share
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.shards import merged_classes, with_classes
 
 _ROSTER, _SCALING = "roster.json", "scaling.safetensors"
@@ -93,12 +94,7 @@ class Roster:
             return None
         about = read_json(folder / _ROSTER, "roster of the fleet")
         members = about.pop("members")
-        common = Common(
-            from_plain(Task, about["task"], "task"),
-            tuple(about["shape"]),
-            about["pixels"],
-            tuple(about["features"]),
-        )
+        common = from_plain(Common, about, "roster")
         tensors, _ = read_tensors(folder / _SCALING, "scaling of the fleet")
         return cls(tuple(_member(each) for each in members), common, Scaling.from_tensors(tensors))
 
@@ -111,17 +107,25 @@ class Roster:
         """The edge of that name, if there is one."""
         return next((each for each in self.members if each.name == name), None)
 
+    def rows(self) -> dict[str, slice]:
+        """By name of the edge, the places of its nodes among the nodes of all edges."""
+        ends = list(accumulate(len(each.nodes) for each in self.members))
+        starts = [0, *ends]
+        return {
+            each.name: slice(start, end)
+            for each, start, end in zip(self.members, starts, ends, strict=False)
+        }
+
     def share(self, member: Member) -> Share:
         """What an edge must know of all the others."""
-        place = self.members.index(member)
         nodes = [node for each in self.members for node in each.nodes]
         return Share(
             sum(each.samples for each in self.members),
-            sum(len(each.nodes) for each in self.members[:place]),
+            self.rows()[member.name].start,
             (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
         )
 
-    def told(self, member: Member) -> Parcel:
+    def base_message(self, member: Member) -> Message:
         """What every message to an edge says of the fleet it is a part of."""
         facts = {
             "name": member.name,
@@ -129,9 +133,9 @@ class Roster:
             "share": asdict(self.share(member)),
             "task": asdict(self.common.task),
         }
-        return Parcel(facts, self.scaling.tensors())
+        return Message(facts, self.scaling.tensors())
 
-    def with_member(self, introduction: Parcel, address: int, first: int) -> Roster:
+    def with_member(self, introduction: Message, address: int, first: int) -> Roster:
         """With an edge that has introduced itself: a new one, or a known one that has come back."""
         facts = introduction.facts
         nodes = tuple((str(name), int(s), int(q)) for name, s, q in facts["nodes"])
@@ -150,7 +154,7 @@ class Roster:
         self._check(introduction, member)
         return replace(self, members=(*self.members, member))
 
-    def _check(self, introduction: Parcel, member: Member) -> None:
+    def _check(self, introduction: Message, member: Member) -> None:
         """Refuse an edge that does not fit the run."""
         facts, common = introduction.facts, self.common
         taken = {name for each in self.members for name, _, _ in each.nodes}
@@ -184,7 +188,7 @@ class Roster:
             )
 
 
-def first_roster(introductions: Sequence[tuple[int, Parcel]], settings: DataSettings) -> Roster:
+def first_roster(introductions: Sequence[tuple[int, Message]], settings: DataSettings) -> Roster:
     """The roster of a new run, from what edges have said of themselves.
 
     Args:

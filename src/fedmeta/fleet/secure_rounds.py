@@ -17,15 +17,15 @@ from torch import Tensor
 from fedmeta.algorithms.algorithm import Contribution
 from fedmeta.core import tree
 from fedmeta.core.tree import Tree, map_leaves
-from fedmeta.fleet.message import Parcel, ParcelError
+from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.roster import Member
-from fedmeta.fleet.transport import Courier
+from fedmeta.fleet.transport import Transport
 from fedmeta.uplink.guard import Guard, Reply, Verdict, judge
 from fedmeta.uplink.masking import (
     FEWEST,
     Content,
-    Occasion,
-    Secret,
+    MaskContext,
+    MaskingKey,
     from_whole,
     mask_of,
     masked,
@@ -33,17 +33,17 @@ from fedmeta.uplink.masking import (
     to_whole,
 )
 
-_SEALED = "sealed"
+_MASKED = "sealed"  # its name in messages
 _KEY = "masking.key"  # in the edge's folder
 _SEED = re.compile("[0-9a-f]{64}")
 
 
 def public_key(home: Path) -> str:
     """What the other edges need to agree on seeds with this one."""
-    return Secret.open(home / _KEY).public
+    return MaskingKey.open(home / _KEY).public
 
 
-def seal(home: Path, facts: Mapping[str, Any], total: Contribution, shared: Tree) -> Parcel:
+def mask_sum(home: Path, facts: Mapping[str, Any], total: Contribution, shared: Tree) -> Message:
     """An edge's sum as it leaves the edge.
 
     Args:
@@ -52,40 +52,42 @@ def seal(home: Path, facts: Mapping[str, Any], total: Contribution, shared: Tree
         total: Σ contributions of its nodes.
         shared: what it was sent; has names and order of the parameters.
     """
-    occasion = _occasion(facts)
+    context = _context(facts)
     content = Content(shared, tuple(sorted(total.metrics)))
-    whole = to_whole(total, content, len(occasion.keys))
-    sealed = masked(whole, facts["name"], Secret.open(home / _KEY), occasion)
-    return Parcel({"metrics": list(content.metrics)}, {_SEALED: sealed})
+    whole = to_whole(total, content, len(context.keys))
+    vector = masked(whole, facts["name"], MaskingKey.open(home / _KEY), context)
+    return Message({"metrics": list(content.metrics)}, {_MASKED: vector})
 
 
-def reveal(home: Path, request: Parcel) -> Parcel:
+def reveal(home: Path, request: Message) -> Message:
     """An edge's answer to who has arrived: the seeds that open the sum of these."""
     facts = request.facts
-    secret = Secret.open(home / _KEY)
-    seeds = revealed(facts["arrived"], facts["name"], secret, _occasion(facts))
-    return Parcel({"seeds": seeds, **{key: facts[key] for key in ("run", "round", "name")}})
+    secret = MaskingKey.open(home / _KEY)
+    seeds = revealed(facts["arrived"], facts["name"], secret, _context(facts))
+    return Message({"seeds": seeds, **{key: facts[key] for key in ("run", "round", "name")}})
 
 
-def mask_facts(members: Sequence[Member], life: int, attempt: int) -> dict[str, Any]:
+def mask_facts(members: Sequence[Member], starts: int, attempt: int) -> dict[str, Any]:
     """What edges that are asked together must know of each other."""
     keys = {member.name: member.key for member in members}
-    return {"mask": {"life": life, "attempt": attempt, "keys": keys}}
+    return {"mask": {"life": starts, "attempt": attempt, "keys": keys}}
 
 
-def read_sealed(reply: Parcel, shared: Tree) -> Contribution:
+def read_masked(reply: Message, shared: Tree) -> Contribution:
     """A masked sum as it came: a vector that says nothing yet, and names of metrics."""
-    vector, names = reply.tensors.get(_SEALED), reply.facts.get("metrics")
+    vector, names = reply.tensors.get(_MASKED), reply.facts.get("metrics")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ParcelError("a reply lacks the names of its metrics", "mend the edge")
+        raise MessageError("a reply lacks the names of its metrics", "check the edge's version")
     length = tree.size(shared) + 1 + len(names)
     if vector is None or vector.shape != (length,) or vector.dtype != torch.int64:
-        raise ParcelError("a reply lacks its masked sum, or it has another length", "mend the edge")
+        raise MessageError(
+            "a reply lacks its masked sum, or it has another length", "check the edge's version"
+        )
     none = torch.zeros((), dtype=torch.int64)
-    return Contribution({_SEALED: vector}, none, dict.fromkeys(names, none))
+    return Contribution({_MASKED: vector}, none, dict.fromkeys(names, none))
 
 
-class Opened(NamedTuple):
+class Unmasked(NamedTuple):
     """What came of asking for seeds.
 
     Args:
@@ -98,20 +100,20 @@ class Opened(NamedTuple):
     up: dict[str, int]
 
 
-def unseal(
-    courier: Courier,
+def unmask_sum(
+    transport: Transport,
     addresses: Mapping[str, int],
     replies: Mapping[str, Reply],
     facts: Mapping[str, Any],
     shared: Tree,
     deadline: float,
-) -> Opened:
+) -> Unmasked:
     """Open the sum of the edges that have answered; nobody is counted if it stays closed.
 
     Args:
-        courier: reaches them.
+        transport: reaches them.
         addresses: of edges, by name.
-        replies: from `read_sealed`, with what the platform knows of each, by name.
+        replies: from `read_masked`, with what the platform knows of each, by name.
         facts: run, round and `mask_facts`, as edges were told.
         shared: what they were sent.
         deadline: longest wait, in s.
@@ -119,14 +121,14 @@ def unseal(
     arrived = list(replies)
     if len(arrived) < FEWEST:
         reason = f"{FEWEST} sums must arrive before their seeds may be asked for"
-        return Opened(Verdict({}, dict.fromkeys(arrived, reason), {}), {}, {})
+        return Unmasked(Verdict({}, dict.fromkeys(arrived, reason), {}), {}, {})
     kinds = {tuple(reply.contribution.metrics) for reply in replies.values()}
     if len(kinds) > 1:
-        return _nobody(arrived, {}, "edges send different metrics")
+        return _nobody_counted(arrived, {}, "edges send different metrics")
     questions = {
-        addresses[name]: Parcel({**facts, "name": name, "arrived": arrived}) for name in arrived
+        addresses[name]: Message({**facts, "name": name, "arrived": arrived}) for name in arrived
     }
-    answers = courier.ask("reveal", questions, deadline)
+    answers = transport.ask("reveal", questions, deadline)
     down = {name: questions[addresses[name]].size for name in arrived}
     seeds: dict[str, dict[str, str]] = {}
     refused, up = {}, {}
@@ -139,25 +141,27 @@ def unseal(
         else:
             seeds[name], up[name] = answer.facts["seeds"], answer.size
     if refused:
-        return _nobody(arrived, refused, "another edge did not reveal its seeds")._replace(
+        return _nobody_counted(arrived, refused, "another edge did not reveal its seeds")._replace(
             down=down, up=up
         )
-    vectors = [reply.contribution.update[_SEALED] for reply in replies.values()]
+    vectors = [reply.contribution.update[_MASKED] for reply in replies.values()]
     total: Tensor = sum(vectors, -mask_of(seeds, len(vectors[0])))
     whole = from_whole(total, Content(shared, next(iter(kinds))))
     share, weight = (sum(each) for each in zip(*(r[1:] for r in replies.values()), strict=True))
     # Seeds that are not those of the masks leave noise, which no weight survives.
     if wrong := judge(Guard(), {"all": Reply(whole, share, weight)}, shared).refused:
-        return _nobody(arrived, {}, f"the sum of all edges cannot be: {wrong['all']}")
+        return _nobody_counted(arrived, {}, f"the sum of all edges cannot be: {wrong['all']}")
     nothing = map_leaves(torch.zeros_like, whole)
-    return Opened(Verdict({**dict.fromkeys(arrived, nothing), arrived[0]: whole}, {}, {}), down, up)
+    return Unmasked(
+        Verdict({**dict.fromkeys(arrived, nothing), arrived[0]: whole}, {}, {}), down, up
+    )
 
 
-def _nobody(arrived: Sequence[str], refused: Mapping[str, str], reason: str) -> Opened:
-    return Opened(Verdict({}, {**dict.fromkeys(arrived, reason), **refused}, {}), {}, {})
+def _nobody_counted(arrived: Sequence[str], refused: Mapping[str, str], reason: str) -> Unmasked:
+    return Unmasked(Verdict({}, {**dict.fromkeys(arrived, reason), **refused}, {}), {}, {})
 
 
-def _fits(answer: Parcel, name: str, lost: set[str], facts: Mapping[str, Any]) -> bool:
+def _fits(answer: Message, name: str, lost: set[str], facts: Mapping[str, Any]) -> bool:
     """Whether an answer has the seeds that were asked for."""
     seeds = answer.facts.get("seeds")
     said = tuple(answer.facts.get(key) for key in ("run", "round", "name"))
@@ -168,6 +172,6 @@ def _fits(answer: Parcel, name: str, lost: set[str], facts: Mapping[str, Any]) -
     )
 
 
-def _occasion(facts: Mapping[str, Any]) -> Occasion:
+def _context(facts: Mapping[str, Any]) -> MaskContext:
     mask = facts["mask"]
-    return Occasion(facts["run"], facts["round"], mask["life"], mask["attempt"], mask["keys"])
+    return MaskContext(facts["run"], facts["round"], mask["life"], mask["attempt"], mask["keys"])

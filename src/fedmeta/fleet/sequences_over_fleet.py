@@ -20,7 +20,7 @@ from fedmeta.core import tree
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import write_tensors
-from fedmeta.fleet.local_fleet import deal_out, new_plan, planned
+from fedmeta.fleet.local_fleet import new_plan, resume_plan, write_shards
 from fedmeta.fleet.plan import FILE, FOLDER
 from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import load_theta
@@ -69,7 +69,7 @@ class FleetTasks:
                 shutil.rmtree(place, ignore_errors=True)
                 self._plan(sequence, number, past, repeat, place)
             else:
-                planned(run.path, sequence.table_of_task(number, repeat.spec.training.seed))
+                resume_plan(run.path, sequence.table_of_task(number, repeat.spec.training.seed))
             try:
                 self.conduct(run.path, place, callbacks)
             except FedmetaError:
@@ -93,7 +93,7 @@ class FleetTasks:
                 {"importance": "fisher"} if weighs else {},
             ]
         )
-        targets = deal_out(place, repeat.federation, self.fleet.edges, device)
+        targets = write_shards(place, repeat.federation, self.fleet.edges, device)
         table |= _carried(sequence, number, past, repeat, place)
         new_plan(repeat.folder, table, self.fleet, targets)
 

@@ -12,17 +12,22 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from fedmeta.core.errors import FedmetaError
+from fedmeta.core.errors import FedmetaError, MissingExtraError
 from fedmeta.core.storage import write_json
-from fedmeta.fleet.flower_records import from_records, to_records
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.plan import FOLDER, carry_out
 from fedmeta.fleet.transport import Kind
 
-from flwr.app import Context, Message, MessageType  # isort: skip  # after wire
-from flwr.serverapp import Grid, ServerApp  # isort: skip
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MessageType, RecordDict
+    from flwr.app import Message as FlowerMessage
+    from flwr.serverapp import Grid, ServerApp
+except ImportError:
+    raise MissingExtraError("flwr", "flower") from None
 
+_FACTS, _TENSORS = "facts", "tensors"
 OUTCOME = "outcome.json"
 _KINDS = {
     "introduce": MessageType.QUERY,
@@ -31,7 +36,9 @@ _KINDS = {
     "measure": MessageType.EVALUATE,
 }
 _POLL = 0.3  # seconds between two looks for replies
-_SPARE = 30.0  # seconds that a message outlives its deadline, so that late replies can be told
+_SPARE = (
+    30.0  # seconds that a message outlives its deadline, so that late replies are still reported
+)
 
 app = ServerApp()
 
@@ -43,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(str(context.run_config["folder"]))
     outcome = {"problem": "", "remedy": "", "code": 0}
     try:
-        carry_out(folder, GridCourier(grid), waiting=_say)
+        carry_out(folder, GridTransport(grid), waiting=_say)
     except FedmetaError as error:
         outcome = {"problem": error.problem, "remedy": error.remedy, "code": error.exit_code}
         raise
@@ -55,8 +62,8 @@ def main(grid: Grid, context: Context) -> None:
         write_json(folder / FOLDER / OUTCOME, outcome)
 
 
-class GridCourier:
-    """Flower's grid as a courier.
+class GridTransport:
+    """Flower's grid as a transport.
 
     Args:
         grid: of the run.
@@ -70,33 +77,57 @@ class GridCourier:
         return {node.node_id: node.name for node in self._grid.get_nodes()}
 
     def ask(
-        self, kind: Kind, parcels: Mapping[int, Parcel], deadline: float
-    ) -> dict[int, Parcel | str]:
+        self, kind: Kind, messages: Mapping[int, Message], deadline: float
+    ) -> dict[int, Message | str]:
         """Send to all and wait for all, but not beyond the deadline."""
         end, asked = time.monotonic() + deadline, {}
-        for address, parcel in parcels.items():
-            message = Message(
-                to_records(parcel),
+        for address, message in messages.items():
+            question = FlowerMessage(
+                to_records(message),
                 dst_node_id=address,
                 message_type=_KINDS[kind],
                 ttl=deadline + _SPARE,
-                group_id=str(parcel.facts.get("round", "")),
+                group_id=str(message.facts.get("round", "")),
             )
-            for number in self._grid.push_messages([message]):
+            for number in self._grid.push_messages([question]):
                 if number:
                     asked[number] = address
-        replies: dict[int, Parcel | str] = {}
+        replies: dict[int, Message | str] = {}
         while asked and time.monotonic() < end:
-            for message in self._grid.pull_messages(list(asked)):
+            for reply in self._grid.pull_messages(list(asked)):
                 # By the question: an error in the name of a dead node comes from the SuperLink.
-                address = asked.pop(message.metadata.reply_to_message_id)
-                replies[address] = _read(message)
+                address = asked.pop(reply.metadata.reply_to_message_id)
+                replies[address] = _read(reply)
             if asked:
                 time.sleep(_POLL)
         return replies
 
 
-def _read(message: Message) -> Parcel | str:
+def to_records(message: Message) -> RecordDict:
+    """A message as the content of a Flower message.
+
+    The tensors are one array of bytes: Flower sends every array by a call of its own.
+    """
+    facts, tensors = message.encoded()
+    array = Array(dtype="uint8", shape=(len(tensors),), stype="safetensors", data=tensors)
+    return RecordDict(
+        {_FACTS: ConfigRecord({"json": facts}), _TENSORS: ArrayRecord({"all": array})}
+    )
+
+
+def from_records(records: RecordDict) -> Message:
+    """The inverse of `to_records`; what is not a message is refused."""
+    try:
+        facts = cast(ConfigRecord, records[_FACTS])["json"]
+        tensors = cast(ArrayRecord, records[_TENSORS])["all"].data
+    except (KeyError, AttributeError, TypeError) as error:
+        raise MessageError(f"a message is no message ({error!r})", "check its sender") from error
+    if not isinstance(facts, str):
+        raise MessageError("a message is no message", "check its sender")
+    return Message.decoded(facts, tensors)
+
+
+def _read(message: FlowerMessage) -> Message | str:
     if message.has_error():
         return f"Flower's error {message.error.code} ({message.error.reason})"
     try:

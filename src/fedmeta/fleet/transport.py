@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fedmeta.core.errors import FedmetaError, require, require_positive, require_whole
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 
 Kind = Literal["introduce", "round", "reveal", "measure"]
 """What an edge is asked: who it is, its part of a round, the seeds that open masked sums, or sums
@@ -47,8 +47,8 @@ class FleetSettings:
         require_positive("deadline", self.deadline)
 
 
-class Courier(Protocol):
-    """What carries parcels to edges and back: Flower's grid, or a test's own."""
+class Transport(Protocol):
+    """What carries messages to edges and back: Flower's grid, or a test's own."""
 
     def connected(self) -> dict[int, str]:
         """Addresses of the edges that are there now, and the names their keys were let in under.
@@ -58,14 +58,14 @@ class Courier(Protocol):
         ...
 
     def ask(
-        self, kind: Kind, parcels: Mapping[int, Parcel], deadline: float
-    ) -> dict[int, Parcel | str]:
+        self, kind: Kind, messages: Mapping[int, Message], deadline: float
+    ) -> dict[int, Message | str]:
         """Replies by address; a text says why there is none. Who is late is left out."""
         ...
 
 
-def present(
-    courier: Courier,
+def wait_until_connected(
+    transport: Transport,
     asked: Collection[int],
     enough: int,
     end: float,
@@ -74,25 +74,25 @@ def present(
     """Those asked who are connected, once there are enough of them or time is up.
 
     Args:
-        courier: knows who is connected.
+        transport: knows who is connected.
         asked: their addresses.
         enough: how many to wait for.
         end: when to wait no longer, on the monotonic clock.
         waiting: called with a line of text if there is a wait.
     """
-    told = False
+    reported = False
     while True:
-        connected = courier.connected()
+        connected = transport.connected()
         here = [address for address in asked if address in connected]
         if len(here) >= enough or time.monotonic() >= end:
             return here
-        if not told:
+        if not reported:
             waiting(f"waiting for {enough - len(here)} of {len(asked)} edges")
-            told = True
+            reported = True
         time.sleep(_POLL)
 
 
-def check_name(introduction: Parcel, let_in_as: str) -> None:
+def check_name(introduction: Message, let_in_as: str) -> None:
     """Refuse an edge that gives itself another name than its key has."""
     name = str(introduction.facts["name"])
     if let_in_as not in ("", name):
@@ -100,3 +100,21 @@ def check_name(introduction: Parcel, let_in_as: str) -> None:
             f"the edge with the key of {let_in_as} calls itself {name}",
             "start it with the name that its key was made for",
         )
+
+
+def checked_reply(reply: Message | str, asked: Mapping[str, object]) -> Message:
+    """A reply, if it is one to what was asked; else an error that says why not.
+
+    Args:
+        reply: from `Transport.ask`.
+        asked: facts of the message that it must repeat.
+    """
+    if isinstance(reply, str):
+        raise FleetError(reply, "check it")
+    if "refused" in reply.facts:
+        raise FleetError(str(reply.facts["refused"]), "check it")
+    said = {name: reply.facts.get(name) for name in asked}
+    if said != asked:
+        which = tuple(said.values())[1:]
+        raise FleetError(f"it answered to something else ({which})", "nothing to do")
+    return reply

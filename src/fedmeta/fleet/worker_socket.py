@@ -20,8 +20,8 @@ def ask(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes] 
 
     Args:
         home: the edge's folder.
-        kind: of the message, see `courier.Kind`.
-        facts, tensors: of the message, as a `Parcel` encodes them.
+        kind: of the message, see `transport.Kind`.
+        facts, tensors: of the message, as a `Message` encodes them.
     """
     path = socket_of(home)
     if not path.exists() or path.parent.stat().st_uid != os.getuid():

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +12,7 @@ from fedmeta.core.errors import require
 from fedmeta.data.pool import Array
 from fedmeta.evaluation.evaluate import score
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.ui.samples import finite
+from fedmeta.ui.drawable import finite
 
 MOST_STEPS = 20
 _CURVE_POINTS = 101
@@ -52,7 +49,7 @@ class Step:
     curve: list[float | None]
 
 
-def watch(
+def adapt_stepwise(
     model: MetaModel, support: Labelled, tested: Labelled, shown: Array, steps: int
 ) -> tuple[list[Step], MetaModel]:
     """The model after 0, 1, …, `steps` steps, and the last of them.
@@ -90,19 +87,6 @@ def curve_inputs(model: MetaModel, inputs: Array) -> Array:
     if model.task.kind != "regression" or model.input_shape != (1,) or model.task.outputs != 1:
         return np.empty((0, 1), np.float32)
     return np.linspace(inputs.min(), inputs.max(), _CURVE_POINTS, dtype=np.float32)[:, None]
-
-
-def model_bytes(model: MetaModel) -> bytes:
-    """The file that `MetaModel.save` writes, without leaving one."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.safetensors"
-        model.save(file)
-        return file.read_bytes()
-
-
-def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Steps for the page."""
-    return [vars(step) for step in steps]
 
 
 def _step(number: int, model: MetaModel, tested: Labelled, shown: Array, along: Array) -> Step:

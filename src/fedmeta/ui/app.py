@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -21,14 +22,15 @@ from fedmeta.core.errors import DataError, FedmetaError, RunFolderError
 from fedmeta.report import report_page
 from fedmeta.report.reading import read_comparison, read_run
 from fedmeta.report.sequence_page import read_sequence_facts
-from fedmeta.ui import live, uploads
+from fedmeta.ui import uploads
 from fedmeta.ui.adaptation import MOST_STEPS
-from fedmeta.ui.open_models import Desk
-from fedmeta.ui.pages import FOLDER, STYLE_OF_REPORT, Pages
+from fedmeta.ui.metrics_file import new_rounds
+from fedmeta.ui.open_models import OpenModels
 from fedmeta.ui.run_view import run_content
-from fedmeta.ui.runs import Shelf
-from fedmeta.ui.security import Guard
+from fedmeta.ui.runs import RunIndex
+from fedmeta.ui.security import RequestFilter
 from fedmeta.ui.side_by_side import side_by_side
+from fedmeta.ui.templating import FOLDER, STYLE_OF_REPORT, templates
 
 _LONGEST_QUESTION = 2**20  # bytes of the JSON that a page asks with
 
@@ -53,15 +55,33 @@ def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
             Route("/own/{name:path}", site.own),
             Route("/api/rounds/{name:path}", site.rounds),
             Route("/api/adapt/{name:path}", site.adapt_node, methods=["POST"]),
-            Route("/api/bring/{name:path}", site.bring, methods=["POST"]),
+            Route("/api/bring/{name:path}", site.add_file, methods=["POST"]),
             Route("/api/adapt-own/{name:path}", site.adapt_own, methods=["POST"]),
             Route("/api/model/{token}", site.model),
             Route("/report.css", site.style),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
-        middleware=[Middleware(Guard, name=host)],
-        exception_handlers=dict.fromkeys((FedmetaError, HTTPException, OSError), site.told),
+        middleware=[Middleware(RequestFilter, name=host)],
+        exception_handlers=dict.fromkeys((FedmetaError, HTTPException, OSError), site.show_error),
     )
+
+
+def server(root: Path, host: str = "127.0.0.1") -> uvicorn.Server:
+    """A server for the page of a folder of runs; `run` it on a socket that listens.
+
+    Args:
+        root: the folder.
+        host: that the socket is bound to.
+    """
+    config = uvicorn.Config(
+        create_app(root, host),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=1,  # a page that polls shall not hold the end up
+    )
+    return uvicorn.Server(config)
 
 
 class Site:
@@ -72,16 +92,17 @@ class Site:
     """
 
     def __init__(self, root: Path) -> None:
-        self._shelf, self._desk, self._pages = Shelf(root), Desk(), Pages(root.name or str(root))
+        self._index, self._models = RunIndex(root), OpenModels()
+        self._templates = templates(root.name or str(root))
 
     def overview(self, request: Request) -> Response:
         """The list of runs."""
-        return self._page("overview.html", {"rows": self._shelf.rows()})
+        return self._page("overview.html", {"rows": self._index.rows()})
 
     def compare(self, request: Request) -> Response:
         """Runs that were chosen in the list, side by side."""
         names = list(dict.fromkeys(request.query_params.getlist("run")))
-        runs = {name: read_run(self._shelf.folder(name)) for name in names}
+        runs = {name: read_run(self._index.folder(name)) for name in names}
         return self._page("compare.html", side_by_side(runs))
 
     def run(self, request: Request) -> Response:
@@ -93,13 +114,13 @@ class Site:
     def comparison(self, request: Request) -> Response:
         """One comparison, and the way to its runs."""
         name, folder = self._asked(request)
-        facts, rows = read_comparison(folder), self._shelf.rows(folder)
+        facts, rows = read_comparison(folder), self._index.rows(folder)
         return self._page("comparison.html", {"name": name, "comparison": facts, "rows": rows})
 
     def sequence(self, request: Request) -> Response:
         """One sequence of tasks: what is left of each after the others."""
         name, folder = self._asked(request)
-        rows = sorted(self._shelf.rows(folder), key=lambda row: row.name)  # as they were learned
+        rows = sorted(self._index.rows(folder), key=lambda row: row.name)  # as they were learned
         ended = (folder / "sequence.json").exists()
         facts = read_sequence_facts(folder) if ended else None
         return self._page("sequence.html", {"name": name, "sequence": facts, "rows": rows})
@@ -112,7 +133,7 @@ class Site:
     def adapt(self, request: Request) -> Response:
         """A target of the run, its samples, and the button."""
         name, folder = self._asked(request)
-        stage = self._desk.stage(folder, request.query_params.get("node"))
+        stage = self._models.target(folder, request.query_params.get("node"))
         content = {"name": name, "stage": stage, "most_steps": MOST_STEPS}
         return self._page("adapt.html", {**content, "trail": self._trail(folder)})
 
@@ -120,7 +141,7 @@ class Site:
         """A place to bring one's own samples to."""
         name, folder = self._asked(request)
         limits = {"limit": uploads.LIMIT, "most_samples": uploads.MOST_SAMPLES}
-        content = {"name": name, "stage": self._desk.about(folder), "most_steps": MOST_STEPS}
+        content = {"name": name, "stage": self._models.about(folder), "most_steps": MOST_STEPS}
         return self._page("own.html", {**content, **limits, "trail": self._trail(folder)})
 
     def rounds(self, request: Request) -> Response:
@@ -129,26 +150,26 @@ class Site:
         offset = request.query_params.get("offset", "0")
         if not offset.isdecimal():
             raise DataError(f"offset is {offset[:20]!r}", "give a whole number")
-        found = live.news(folder / "metrics.jsonl", int(offset))
+        found = new_rounds(folder / "metrics.jsonl", int(offset))
         return JSONResponse({**vars(found), "ended": (folder / "summary.json").exists()})
 
     async def adapt_node(self, request: Request) -> Response:
         """Adapt to a target's support set."""
-        return await self._answer(request, self._desk.adapt_node)
+        return await self._answer(request, self._models.adapt_node)
 
     async def adapt_own(self, request: Request) -> Response:
         """Adapt to samples that were brought."""
-        return await self._answer(request, self._desk.adapt_own)
+        return await self._answer(request, self._models.adapt_own)
 
-    async def bring(self, request: Request) -> Response:
+    async def add_file(self, request: Request) -> Response:
         """Take a file of the user's."""
         _, folder = self._asked(request)
         asked = request.query_params
         _check_length(request, uploads.LIMIT)
-        content = await uploads.received(request.stream())
+        content = await uploads.read_body(request.stream())
         return JSONResponse(
             await run_in_threadpool(
-                self._desk.bring,
+                self._models.add_file,
                 folder,
                 asked.get("set"),
                 asked.get("name", ""),
@@ -159,7 +180,7 @@ class Site:
 
     def model(self, request: Request) -> Response:
         """Download an adapted model."""
-        name, content = self._desk.download(request.path_params["token"])
+        name, content = self._models.download(request.path_params["token"])
         return Response(
             content,
             media_type="application/octet-stream",
@@ -173,7 +194,7 @@ class Site:
         """Colours and type, which the pages share with the reports."""
         return FileResponse(STYLE_OF_REPORT, media_type="text/css")
 
-    async def told(self, request: Request, error: Exception) -> Response:
+    async def show_error(self, request: Request, error: Exception) -> Response:
         """An error in words: as JSON to scripts, as a page to people."""
         code = _status(error)
         problem = getattr(error, "problem", None) or getattr(error, "detail", None) or str(error)
@@ -181,23 +202,23 @@ class Site:
         if request.url.path.startswith("/api/"):
             return JSONResponse(words, status_code=code)
         name = request.path_params.get("name", "")
-        return HTMLResponse(self._pages.render("error.html", {**words, "name": name}), code)
+        return self._page("error.html", {**words, "name": name}, code)
 
     def _asked(self, request: Request) -> tuple[str, Path]:
-        folder = self._shelf.folder(request.path_params["name"])
-        return self._shelf.name(folder), folder
+        folder = self._index.folder(request.path_params["name"])
+        return self._index.name(folder), folder
 
     def _trail(self, folder: Path) -> list[tuple[str, str]]:
         """Addresses and names that lead to a run: of what it is part of, if so, and its own."""
-        name, found = self._shelf.name(folder), self._shelf.around(folder)
+        name, found = self._index.name(folder), self._index.enclosing(folder)
         if found is None:
             return [(f"/run/{name}", name)]
         kind, outer = found
-        whole = self._shelf.name(outer)
+        whole = self._index.name(outer)
         return [(f"/{kind}/{whole}", whole), (f"/run/{name}", name.removeprefix(f"{whole}/"))]
 
-    def _page(self, template: str, content: Mapping[str, Any]) -> Response:
-        return HTMLResponse(self._pages.render(template, content))
+    def _page(self, template: str, content: Mapping[str, Any], code: int = 200) -> Response:
+        return HTMLResponse(self._templates.get_template(template).render(content), code)
 
     async def _answer(
         self, request: Request, work: Callable[[Path, Mapping[str, Any]], dict[str, Any]]
@@ -205,7 +226,7 @@ class Site:
         _, folder = self._asked(request)
         _check_length(request, _LONGEST_QUESTION)
         try:
-            asked = json.loads(await uploads.received(request.stream()))
+            asked = json.loads(await uploads.read_body(request.stream()))
         except ValueError:
             asked = None
         if not isinstance(asked, dict):

@@ -12,15 +12,15 @@ from fedmeta.core.errors import DataError
 Value = TypeVar("Value")
 
 
-class Memory(Generic[Value]):
+class Cache(Generic[Value]):
     """A few values; the one that was not asked for longest goes first.
 
     Args:
         most: how many are kept.
 
     Example:
-        >>> squares = Memory[int](most=2)
-        >>> [squares.get_or_make(n, lambda n=n: n * n) for n in (2, 3, 2)]
+        >>> squares = Cache[int](most=2)
+        >>> [squares.get_or_create(n, lambda n=n: n * n) for n in (2, 3, 2)]
         [4, 9, 4]
     """
 
@@ -28,26 +28,21 @@ class Memory(Generic[Value]):
         self._most, self._lock = most, Lock()
         self._values: dict[Hashable, Value] = {}
 
-    def get_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
+    def get_or_create(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of a key; what is made twice at the same time is made once."""
         with self._lock:
             value = self._values.pop(key) if key in self._values else make()
             self._store(key, value)
         return value
 
-    def keep(self, value: Value) -> str:
-        """Keep a value under a new name that cannot be guessed."""
-        token = secrets.token_urlsafe(16)
+    def keep(self, value: Value, token: str | None = None) -> str:
+        """Keep a value under a name, which is returned; None: a new one that cannot be guessed."""
+        token = secrets.token_urlsafe(16) if token is None else token
         with self._lock:
             self._store(token, value)
         return token
 
-    def replace(self, token: str, value: Value) -> None:
-        """Keep another value under a name that is there already."""
-        with self._lock:
-            self._store(token, value)
-
-    def recall(self, token: object, what: str) -> Value:
+    def get(self, token: object, what: str) -> Value:
         """The value of a name that `keep` gave.
 
         Args:

@@ -9,44 +9,45 @@ from typing import Any
 
 import numpy as np
 
-from fedmeta.cli.reopening import open_model, own_federation, stored_part
 from fedmeta.core.errors import DataError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data.federation import Federation, Positions
 from fedmeta.evaluation.evaluate import metric_name
+from fedmeta.fleet.message import model_bytes
+from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import uploads
-from fedmeta.ui.adaptation import Labelled, as_json, curve_inputs, model_bytes, watch
-from fedmeta.ui.cache import Memory
-from fedmeta.ui.samples import drawable
+from fedmeta.ui.adaptation import Labelled, adapt_stepwise, curve_inputs
+from fedmeta.ui.cache import Cache
+from fedmeta.ui.drawable import drawable
 from fedmeta.ui.uploads import OwnSamples
 
 # Samples that are drawn; all of them are adapted to and measured on.
 MOST_SUPPORT, MOST_QUERY = 48, 120
 
 
-class Desk:
+class OpenModels:
     """Where a model meets samples, those of its own targets or those of the user."""
 
     def __init__(self) -> None:
-        self._models: Memory[MetaModel] = Memory(most=8)
-        self._federations: Memory[Federation] = Memory(most=2)
-        self._own: Memory[OwnSamples] = Memory(most=8)
-        self._adapted: Memory[tuple[str, MetaModel]] = Memory(most=16)
+        self._models: Cache[MetaModel] = Cache(most=8)
+        self._federations: Cache[Federation] = Cache(most=2)
+        self._own: Cache[OwnSamples] = Cache(most=8)
+        self._adapted: Cache[tuple[str, MetaModel]] = Cache(most=16)
 
     def model(self, folder: Path) -> MetaModel:
         """The meta-model of a run."""
         file = folder / "model.safetensors"
         stamp = file.stat().st_mtime_ns if file.is_file() else 0
-        return self._models.get_or_make((folder, stamp), lambda: open_model(folder, None, None))
+        return self._models.get_or_create((folder, stamp), lambda: open_model(folder, None, None))
 
     def federation(self, folder: Path) -> Federation:
         """The nodes of a run, from its data."""
         run = RunFolder.open(folder)
         stamp = (folder / "settings.json").stat().st_mtime_ns
-        return self._federations.get_or_make((folder, stamp), lambda: own_federation(run))
+        return self._federations.get_or_create((folder, stamp), lambda: own_federation(run))
 
-    def stage(self, folder: Path, name: str | None) -> dict[str, Any]:
+    def target(self, folder: Path, name: str | None) -> dict[str, Any]:
         """A target and its samples, for the page.
 
         Args:
@@ -56,8 +57,8 @@ class Desk:
         model, federation = self.model(folder), self.federation(folder)
         targets = federation.targets or federation.nodes
         node = targets[0] if name is None else federation.node(name)
-        support = spread(node.support, MOST_SUPPORT)
-        together = np.concatenate([support, spread(node.query, MOST_QUERY)])
+        support = evenly_chosen(node.support, MOST_SUPPORT)
+        together = np.concatenate([support, evenly_chosen(node.query, MOST_QUERY)])
         inputs, labels = federation.inputs[together], federation.labels[together]
         return {
             **_about(model),
@@ -85,12 +86,12 @@ class Desk:
             Labelled(federation.inputs[part], federation.labels[part])
             for part in (node.support, node.query)
         )
-        shown = federation.inputs[spread(node.query, MOST_QUERY)]
-        steps, adapted = watch(model, support, query, shown, _steps(asked))
+        shown = federation.inputs[evenly_chosen(node.query, MOST_QUERY)]
+        steps, adapted = adapt_stepwise(model, support, query, shown, _steps(asked))
         token = self._adapted.keep((f"{folder.name}-{node.name}", adapted))
-        return {"steps": as_json(steps), "model": token}
+        return {"steps": [vars(step) for step in steps], "model": token}
 
-    def bring(
+    def add_file(
         self, folder: Path, token: str | None, name: str, content: bytes, *, invert: bool
     ) -> dict[str, Any]:
         """Add a file of the user's to a set of samples.
@@ -104,12 +105,9 @@ class Desk:
         """
         model = self.model(folder)
         label = str(stored_part(RunFolder.open(folder), "data").get("label") or "label")
-        before = uploads.none_yet(model) if token is None else self._recall(folder, token)
+        before = uploads.no_samples(model) if token is None else self._recall(folder, token)
         own = before + uploads.read_upload(model, name, content, label, invert=invert)
-        if token is None:
-            token = self._own.keep(own)
-        else:
-            self._own.replace(token, own)
+        token = self._own.keep(own, token)
         features = model.about.get("features") or ()
         return {
             "set": token,
@@ -128,13 +126,17 @@ class Desk:
             asked: `set`, `labels`, `uses` and `steps`.
         """
         model, own = self.model(folder), self._recall(folder, asked.get("set"))
-        support, tested, shown = uploads.divided(
+        support, tested, shown = uploads.split_uploads(
             model, own, asked.get("labels") or [], asked.get("uses") or []
         )
-        steps, adapted = watch(model, support, tested, shown, _steps(asked))
+        steps, adapted = adapt_stepwise(model, support, tested, shown, _steps(asked))
         token = self._adapted.keep((f"{folder.name}-own", adapted))
         along = curve_inputs(model, np.concatenate([support.inputs, shown]))
-        return {"steps": as_json(steps), "model": token, "positions": along[:, 0].tolist()}
+        return {
+            "steps": [vars(step) for step in steps],
+            "model": token,
+            "positions": along[:, 0].tolist(),
+        }
 
     def about(self, folder: Path) -> dict[str, Any]:
         """What the page has to know of a model that samples are brought to."""
@@ -148,21 +150,21 @@ class Desk:
 
     def download(self, token: str) -> tuple[str, bytes]:
         """Name and content of the file of an adapted model."""
-        name, model = self._adapted.recall(token, "that adapted model")
+        name, model = self._adapted.get(token, "that adapted model")
         return name, model_bytes(model)
 
     def _recall(self, folder: Path, token: object) -> OwnSamples:
-        own = self._own.recall(token, "that set of samples")
+        own = self._own.get(token, "that set of samples")
         if own.inputs.shape[1:] != self.model(folder).input_shape:
             raise DataError("these samples are for another model", "bring them to this one")
         return own
 
 
-def spread(positions: Positions, most: int) -> Positions:
+def evenly_chosen(positions: Positions, most: int) -> Positions:
     """At most so many, evenly among all: samples often lie class by class.
 
     Example:
-        >>> spread(np.arange(10), 4).tolist()
+        >>> evenly_chosen(np.arange(10), 4).tolist()
         [0, 2, 5, 7]
     """
     if len(positions) <= most:

@@ -10,7 +10,7 @@ from fedmeta.report import format as fmt
 from fedmeta.report.headline import run_headline, run_remarks
 from fedmeta.report.pages import Fact
 from fedmeta.report.reading import UNFINISHED, NodeFacts, RunFacts
-from fedmeta.ui.samples import finite
+from fedmeta.ui.drawable import finite
 
 MOST_NODES = 200  # rows of a table; the others are counted below it
 _MOST_CLASSES = 24  # that fit beside each other as cells

@@ -18,7 +18,7 @@ from fedmeta.core.storage import read_json
 from fedmeta.report import format as fmt
 from fedmeta.report.reading import UNFINISHED
 from fedmeta.report.sequence_page import read_sequence_facts
-from fedmeta.ui import live
+from fedmeta.ui.metrics_file import latest
 
 Kind = Literal["run", "comparison", "sequence"]
 DAMAGED = "damaged"
@@ -69,7 +69,7 @@ class Row:
     problem: str = ""
 
 
-class Shelf:
+class RunIndex:
     """A folder of runs.
 
     Args:
@@ -108,7 +108,7 @@ class Shelf:
         """The name of a folder: the inverse of `folder`."""
         return folder.resolve().relative_to(self.root).as_posix()
 
-    def around(self, folder: Path) -> tuple[Kind, Path] | None:
+    def enclosing(self, folder: Path) -> tuple[Kind, Path] | None:
         """The comparison or sequence that a run is part of, if it is."""
         outer = folder.resolve().relative_to(self.root).parents
         kinds = ((_kind(self.root / each), self.root / each) for each in list(outer)[:-1])
@@ -178,7 +178,7 @@ def _run(name: str, folder: Path) -> Row:
         created=str(stored.get("created", "")),
     )
     if not run.has_ended():
-        record = live.latest(folder / "metrics.jsonl") or {"round": 0}
+        record = latest(folder / "metrics.jsonl") or {"round": 0}
         return replace(row, rounds=int(record["round"]))
     summary = run.summary()
     steps = str(summary.get("adaptation_steps", 1))

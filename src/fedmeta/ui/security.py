@@ -25,7 +25,7 @@ HEADERS = {
 _SAFE_METHODS = ("GET", "HEAD")
 
 
-class Guard:
+class RequestFilter:
     """Refuses foreign names and foreign pages, and sends every answer with `HEADERS`.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 from fedmeta.core.errors import SettingError
 from fedmeta.report import format as fmt
 from fedmeta.report.reading import RunFacts
-from fedmeta.ui.samples import finite
+from fedmeta.ui.drawable import finite
 
 MOST_RUNS = 8  # as many colours as can be told apart
 

@@ -75,12 +75,12 @@ class OwnSamples:
         )
 
 
-def none_yet(model: MetaModel) -> OwnSamples:
+def no_samples(model: MetaModel) -> OwnSamples:
     """A set to add samples to."""
     return OwnSamples(np.empty((0, *model.input_shape), np.float32), (), (), ())
 
 
-async def received(chunks: AsyncIterator[bytes]) -> bytes:
+async def read_body(chunks: AsyncIterator[bytes]) -> bytes:
     """The body of a request, refused as soon as it is too large."""
     content = bytearray()
     async for chunk in chunks:
@@ -112,7 +112,7 @@ def read_upload(
     raise DataError(f"{shown} is of a kind that is not read here", f"give {kinds}")
 
 
-def divided(
+def split_uploads(
     model: MetaModel, own: OwnSamples, labels: Sequence[Any], uses: Sequence[Any]
 ) -> tuple[Labelled, Labelled, Array]:
     """What to adapt to, what to measure on, and all samples that are not adapted to.

@@ -71,7 +71,7 @@ class Compression:
             return {n: wire[n].to(leaf.dtype) * wire[n + _SCALE] for n, leaf in like.items()}
         return _spread(wire, like) if self.method == "top-k" else wire
 
-    def wrong(self, wire: Tree, like: Tree) -> str | None:
+    def problem(self, wire: Tree, like: Tree) -> str | None:
         """Why an upload from afar cannot be decoded, or None if it can."""
         some = next(iter(like.values()))
         wanted = self.encoded(tree.zeros_like(like), randomness.key(0).to(some.device))
@@ -99,8 +99,8 @@ def _to_bytes(update: Tree, key: Tensor) -> Tree:
     for place, (name, leaf) in enumerate(update.items()):
         largest = leaf.abs().max()
         unit = torch.where(largest > 0, largest / _LEVELS, torch.ones_like(largest))
-        luck = randomness.uniform(randomness.fold(key, place), leaf.numel()).reshape(leaf.shape)
-        level = torch.floor(leaf / unit + luck.to(leaf.dtype)).clamp(-_LEVELS, _LEVELS)
+        draws = randomness.uniform(randomness.fold(key, place), leaf.numel()).reshape(leaf.shape)
+        level = torch.floor(leaf / unit + draws.to(leaf.dtype)).clamp(-_LEVELS, _LEVELS)
         wire |= {name: level.to(torch.int8), name + _SCALE: unit}
     return wire
 

@@ -9,9 +9,10 @@ Then the edges of U, and they alone, reveal their own seed b_i and the seeds s_i
 edge j whose z_j has not arrived. A z_j that comes late is still hidden by b_j. If an edge of U does
 not reveal, the round is repeated with fresh seeds: nothing was learned.
 
-Seeds are functions of a key agreed on by Diffie and Hellman, and of the `Occasion`: no seed serves
-twice. The platform carries the public keys. So it is trusted to carry them as they are, to invent
-no edges, and to tell all edges the same U; it may look at whatever it gets (honest but curious).
+Seeds are functions of a key agreed on by Diffie and Hellman, and of the `MaskContext`: no seed is
+used twice. The platform carries the public keys. So it is trusted to carry them as they are, to
+invent no edges, and to tell all edges the same U; it may look at whatever it gets (honest but
+curious).
 
 This is the protocol of the reference without its secret shares: those save the work of a round
 when an edge is lost between its two messages. Keys and their agreement are Flower's helpers; its
@@ -52,25 +53,27 @@ class MaskingError(FedmetaError):
 
 
 @dataclass(frozen=True)
-class Occasion:
-    """What seeds are made for; with any other they say nothing.
+class MaskContext:
+    """The round that seeds are derived for; in any other they are useless.
 
     Args:
         run, round: of the message.
-        life: how often the platform was started.
+        starts: how often the platform was started.
         attempt: how often the round was asked for before.
         keys: public keys of all edges that are asked, by name.
     """
 
     run: str
     round: int
-    life: int
+    starts: int
     attempt: int
     keys: Mapping[str, str]
 
     def digest(self) -> bytes:
         """A fingerprint."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
+        facts = asdict(self)
+        facts["life"] = facts.pop("starts")  # its name in messages, and so in every seed
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()
 
 
 class Content(NamedTuple):
@@ -128,7 +131,7 @@ def from_whole(total: Tensor, content: Content) -> Contribution:
     return Contribution(update, weight, dict(zip(content.metrics, metrics, strict=True)))
 
 
-class Secret:
+class MaskingKey:
     """An edge's private key of a run.
 
     Args:
@@ -139,7 +142,7 @@ class Secret:
         self._kept = kept
 
     @classmethod
-    def open(cls, file: Path) -> Secret:
+    def open(cls, file: Path) -> MaskingKey:
         """The key in a file that only its owner can read; made when it is asked for first."""
         if not file.exists():
             private, _ = _asymmetric().generate_key_pairs()
@@ -155,43 +158,43 @@ class Secret:
         private = keys.bytes_to_private_key(self._kept)
         return str(keys.public_key_to_bytes(private.public_key()).decode())
 
-    def own_seed(self, occasion: Occasion) -> bytes:
+    def own_seed(self, context: MaskContext) -> bytes:
         """b_i."""
-        return _derived(self._kept, occasion)
+        return _derived(self._kept, context)
 
-    def pair_seed(self, other: str, occasion: Occasion) -> bytes:
+    def pair_seed(self, other: str, context: MaskContext) -> bytes:
         """s_ij, with the edge of that name."""
         from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 
         keys = _asymmetric()
         mine = keys.bytes_to_private_key(self._kept)
         try:
-            theirs = keys.bytes_to_public_key(occasion.keys[other].encode())
+            theirs = keys.bytes_to_public_key(context.keys[other].encode())
         except (KeyError, ValueError) as error:
             raise MaskingError(f"edge {other} has no public key", "start it again") from error
-        return _derived(generate_shared_key(mine, theirs), occasion)
+        return _derived(generate_shared_key(mine, theirs), context)
 
 
-def masked(whole: Tensor, name: str, secret: Secret, occasion: Occasion) -> Tensor:
+def masked(whole: Tensor, name: str, secret: MaskingKey, context: MaskContext) -> Tensor:
     """z_i, see above.
 
     Args:
         whole: v_i, from `to_whole`.
         name: of this edge.
         secret: its key.
-        occasion: of this message.
+        context: of this message.
     """
-    _check(name, secret, occasion, occasion.keys)
-    total = whole + _stream(secret.own_seed(occasion), len(whole))
-    for other in occasion.keys:
+    _check(name, secret, context, context.keys)
+    total = whole + _stream(secret.own_seed(context), len(whole))
+    for other in context.keys:
         if other != name:
-            mask = _stream(secret.pair_seed(other, occasion), len(whole))
+            mask = _stream(secret.pair_seed(other, context), len(whole))
             total = total + mask if name < other else total - mask
     return total
 
 
 def revealed(
-    arrived: Collection[str], name: str, secret: Secret, occasion: Occasion
+    arrived: Collection[str], name: str, secret: MaskingKey, context: MaskContext
 ) -> dict[str, str]:
     """What an edge of U reveals: b_i under its own name, s_ij under those that were lost.
 
@@ -199,13 +202,13 @@ def revealed(
         arrived: U.
         name: of this edge.
         secret: its key.
-        occasion: as it was masked for.
+        context: as it was masked for.
     """
-    _check(name, secret, occasion, arrived)
+    _check(name, secret, context, arrived)
     pairs = {
-        other: secret.pair_seed(other, occasion) for other in occasion.keys if other not in arrived
+        other: secret.pair_seed(other, context) for other in context.keys if other not in arrived
     }
-    seeds = {name: secret.own_seed(occasion), **pairs}
+    seeds = {name: secret.own_seed(context), **pairs}
     return {other: seed.hex() for other, seed in seeds.items()}
 
 
@@ -224,19 +227,19 @@ def mask_of(seeds: Mapping[str, Mapping[str, str]], length: int) -> Tensor:
     return total
 
 
-def _check(name: str, secret: Secret, occasion: Occasion, edges: Collection[str]) -> None:
+def _check(name: str, secret: MaskingKey, context: MaskContext, edges: Collection[str]) -> None:
     """Refuse what would tell the platform more than a sum of many."""
-    if occasion.keys.get(name) != secret.public or name not in edges:
+    if context.keys.get(name) != secret.public or name not in edges:
         raise MaskingError(f"edge {name} is not among those asked", "start a new run")
-    if len(edges) < FEWEST or not {*edges} <= {*occasion.keys}:
+    if len(edges) < FEWEST or not {*edges} <= {*context.keys}:
         raise MaskingError(
             f"a sum of {len(edges)} edges would give away what they sent",
             f"have at least {FEWEST} edges answer",
         )
 
 
-def _derived(key: bytes, occasion: Occasion) -> bytes:
-    return hmac.digest(key, occasion.digest(), "sha256")
+def _derived(key: bytes, context: MaskContext) -> bytes:
+    return hmac.digest(key, context.digest(), "sha256")
 
 
 def _stream(seed: bytes, length: int) -> Tensor:

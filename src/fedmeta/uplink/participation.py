@@ -49,8 +49,8 @@ class Participation:
             drawn = scores < self.fraction if self.independent else _smallest(scores, count)
             asked = asked[drawn]
         if self.lost > 0:
-            luck = randomness.uniform(randomness.fold(draw, Purpose.LOST_UPLOADS), nodes)
-            asked = asked[luck[asked] >= self.lost]
+            draws = randomness.uniform(randomness.fold(draw, Purpose.LOST_UPLOADS), nodes)
+            asked = asked[draws[asked] >= self.lost]
         return asked
 
 

@@ -1,4 +1,4 @@
-"""Fleets without processes: edges that live in folders, and a courier that loses messages."""
+"""Fleets without processes: edges that live in folders, and a transport that loses messages."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks
 from fedmeta.fleet.edge import Edge, answer
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 from fedmeta.fleet.plan import Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
 from fedmeta.fleet.transport import FleetSettings
 
-Fate = Callable[[int, Parcel], str]
+Delivery = Callable[[int, Message], str]
 """Of a round's message to an address: "" (it arrives), "lost", "late" (the reply is lost), …"""
 
 
-class HomeCourier:
+class InProcessTransport:
     """Calls the edges in this process, and passes every message through bytes as a wire would."""
 
-    def __init__(self, homes: Mapping[int, Path], fate: Fate = lambda *_: "") -> None:
-        self.homes, self.fate = dict(homes), fate
+    def __init__(self, homes: Mapping[int, Path], delivery: Delivery = lambda *_: "") -> None:
+        self.homes, self.delivery = dict(homes), delivery
         self.names: dict[int, str] = {}  # under which keys were let in
-        self.sent: list[tuple[int, Parcel]] = []
-        self.received: list[tuple[int, Parcel]] = []
+        self.sent: list[tuple[int, Message]] = []
+        self.received: list[tuple[int, Message]] = []
 
     def connected(self) -> dict[int, str]:
         return {address: self.names.get(address, "") for address in self.homes}
 
-    def ask(self, kind: str, parcels: Mapping[int, Parcel], deadline: float) -> dict[int, Any]:
+    def ask(self, kind: str, messages: Mapping[int, Message], deadline: float) -> dict[int, Any]:
         replies: dict[int, Any] = {}
-        for address, parcel in parcels.items():
-            fate = self.fate(address, parcel) if kind == "round" else ""
-            if fate == "lost" or address not in self.homes:
+        for address, message in messages.items():
+            delivery = self.delivery(address, message) if kind == "round" else ""
+            if delivery == "lost" or address not in self.homes:
                 continue
-            self.sent.append((address, parcel))
-            reply = Parcel.decoded(*answer(self.homes[address], kind, *parcel.encoded()))
+            self.sent.append((address, message))
+            reply = Message.decoded(*answer(self.homes[address], kind, *message.encoded()))
             self.received.append((address, reply))
-            if fate != "late":
+            if delivery != "late":
                 replies[address] = reply
         return replies
 

@@ -14,7 +14,7 @@ _TAIL = 1 << 16  # bytes that surely hold the last round
 
 
 @dataclass(frozen=True)
-class News:
+class NewRounds:
     """Rounds that were added.
 
     Args:
@@ -29,7 +29,7 @@ class News:
     restarted: bool
 
 
-def news(file: Path, offset: int) -> News:
+def new_rounds(file: Path, offset: int) -> NewRounds:
     """Complete lines of metrics.jsonl after a place in it; a line still being written waits.
 
     Args:
@@ -41,7 +41,7 @@ def news(file: Path, offset: int) -> News:
     content = _read_from(file, start)
     whole = content[: content.rfind(b"\n") + 1]
     records = [_record(file, line) for line in whole.splitlines()]
-    return News(records, start + len(whole), restarted)
+    return NewRounds(records, start + len(whole), restarted)
 
 
 def latest(file: Path) -> Record | None:

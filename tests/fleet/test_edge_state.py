@@ -15,67 +15,72 @@ from hypothesis import strategies as st
 from fedmeta.core import storage
 from fedmeta.core.errors import RunFolderError
 from fedmeta.fleet.edge_state import (
-    Call,
-    Entry,
-    LostMemoryError,
-    Memory,
+    EdgeState,
+    LostStateError,
+    RoundRequest,
     StaleError,
+    StoredRound,
     answered,
     restore,
 )
-from fedmeta.fleet.message import Parcel
+from fedmeta.fleet.message import Message
 
 
-def remembered(memory: Memory, call: Call, value: float) -> Parcel:
+def remembered(memory: EdgeState, call: RoundRequest, value: float) -> Message:
     """Compute a round whose state is a number, unless it is there already."""
     if answered(memory.entries(), call):
         return memory.reply(call.round)
     before = memory.states(call.counted)["dual"]["a"] if call.counted else torch.zeros(1)
-    reply = Parcel({"round": call.round}, {"update": before + value})
-    memory.remember(call, {"dual": {"a": before + value}}, reply)
+    reply = Message({"round": call.round}, {"update": before + value})
+    memory.save(call, {"dual": {"a": before + value}}, reply)
     return reply
 
 
 def test_a_repeated_round_returns_the_stored_reply(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "run")
-    first = remembered(memory, Call(1, 1, 0, "x"), 5.0)
-    again = remembered(memory, Call(1, 1, 0, "x"), 7.0)
+    memory = EdgeState(tmp_path / "run")
+    first = remembered(memory, RoundRequest(1, 1, 0, "x"), 5.0)
+    again = remembered(memory, RoundRequest(1, 1, 0, "x"), 7.0)
     assert torch.equal(first.tensors["update"], again.tensors["update"])
     assert again.facts == {"round": 1}
 
 
 def test_a_stale_round_changes_nothing(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "run")
-    remembered(memory, Call(1, 1, 0, "a"), 1.0)
-    remembered(memory, Call(3, 1, 1, "c"), 1.0)
+    memory = EdgeState(tmp_path / "run")
+    remembered(memory, RoundRequest(1, 1, 0, "a"), 1.0)
+    remembered(memory, RoundRequest(3, 1, 1, "c"), 1.0)
     files = {f.name: f.read_bytes() for f in memory.folder.iterdir()}
-    for call in (Call(2, 1, 1, "b"), Call(1, 1, 0, "a"), Call(2, 9, 1, "b"), Call(3, 0, 1, "d")):
+    for call in (
+        RoundRequest(2, 1, 1, "b"),
+        RoundRequest(1, 1, 0, "a"),
+        RoundRequest(2, 9, 1, "b"),
+        RoundRequest(3, 0, 1, "d"),
+    ):
         with pytest.raises(StaleError):
             remembered(memory, call, 9.0)
     assert {f.name: f.read_bytes() for f in memory.folder.iterdir()} == files
 
 
 def test_a_lost_upload_is_dropped_and_a_counted_one_committed(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "run")
-    remembered(memory, Call(1, 1, 0, "a"), 1.0)
-    remembered(memory, Call(2, 1, 1, "b"), 10.0)  # counted 1, so it starts from 1
-    lost = remembered(memory, Call(3, 1, 1, "c"), 100.0)  # 2 was lost
+    memory = EdgeState(tmp_path / "run")
+    remembered(memory, RoundRequest(1, 1, 0, "a"), 1.0)
+    remembered(memory, RoundRequest(2, 1, 1, "b"), 10.0)  # counted 1, so it starts from 1
+    lost = remembered(memory, RoundRequest(3, 1, 1, "c"), 100.0)  # 2 was lost
     assert float(lost.tensors["update"]) == 101.0
-    kept = remembered(memory, Call(4, 1, 3, "d"), 1000.0)
+    kept = remembered(memory, RoundRequest(4, 1, 3, "d"), 1000.0)
     assert float(kept.tensors["update"]) == 1101.0
     assert [entry.round for entry in memory.entries()] == [3, 4]
 
 
 def test_an_edge_that_lost_its_disk_says_so(tmp_path: Path) -> None:
-    with pytest.raises(LostMemoryError, match="counted round 4"):
-        answered([], Call(5, 1, 4, "x"))
-    with pytest.raises(LostMemoryError, match="counted round 4"):
-        answered([Entry(2, 1, "b")], Call(5, 1, 4, "x"))
+    with pytest.raises(LostStateError, match="counted round 4"):
+        answered([], RoundRequest(5, 1, 4, "x"))
+    with pytest.raises(LostStateError, match="counted round 4"):
+        answered([StoredRound(2, 1, "b")], RoundRequest(5, 1, 4, "x"))
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Memory(tmp_path / "run")
-    remembered(memory, Call(1, 1, 0, "a"), 1.0)
+    memory = EdgeState(tmp_path / "run")
+    remembered(memory, RoundRequest(1, 1, 0, "a"), 1.0)
 
     def full(path: Path, content: bytes, *rest: object) -> None:
         path.write_bytes(content[:10])
@@ -83,10 +88,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(storage, "_write_synced", full)
     with pytest.raises(RunFolderError, match="No space left on device"):
-        remembered(memory, Call(2, 1, 1, "b"), 10.0)
+        remembered(memory, RoundRequest(2, 1, 1, "b"), 10.0)
     assert [entry.round for entry in memory.entries()] == [1]
     monkeypatch.undo()
-    assert float(remembered(memory, Call(2, 1, 1, "b"), 10.0).tensors["update"]) == 11.0
+    assert float(remembered(memory, RoundRequest(2, 1, 1, "b"), 10.0).tensors["update"]) == 11.0
 
 
 def test_states_of_other_shapes_are_refused() -> None:
@@ -110,12 +115,12 @@ def test_the_sum_is_that_of_counted_rounds_whatever_happens(events: list[str], l
     counted one dropped, the two sums would part.
     """
     with tempfile.TemporaryDirectory() as folder:
-        memory = Memory(Path(folder) / "run")
-        number, life, counted, total = 1, 1, 0, 0.0
-        delayed: list[tuple[Call, float]] = []
+        memory = EdgeState(Path(folder) / "run")
+        number, starts, counted, total = 1, 1, 0, 0.0
+        delayed: list[tuple[RoundRequest, float]] = []
         for event in events:
             value = float(2**number)
-            call = Call(number, life, counted, f"{number}-{counted}")
+            call = RoundRequest(number, starts, counted, f"{number}-{counted}")
             if delayed and luck.random() < 0.5:  # an old message comes after all
                 late, old_value = luck.choice(delayed)
                 with suppress(StaleError):
@@ -132,7 +137,7 @@ def test_the_sum_is_that_of_counted_rounds_whatever_happens(events: list[str], l
                 (memory.folder / ".round-000001.safetensors.1.tmp").write_bytes(b"part")
             elif event == "platform killed":  # after the reply, before its checkpoint
                 remembered(memory, call, value)
-                life += 1
+                starts += 1
             else:
                 reply = remembered(memory, call, value)
                 assert float(reply.tensors["update"]) == total + value

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from fedmeta.cli.command import Parameter
 from fedmeta.config.tables import Table, merged
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, RunFolderError, SettingError
@@ -26,11 +25,6 @@ from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.studies.sequences.reopening import in_sequence, task_federation
 from fedmeta.training.resume import federation_digest
-
-OWN_CODE = (
-    Parameter("model", str, "Your own network, named again.", metavar="FILE.PY:FUNCTION"),
-    Parameter("loss", str, "Your own loss, named again.", metavar="FILE.PY:FUNCTION"),
-)
 
 
 def stored_table(folder: RunFolder, given: Mapping[str, Any]) -> Table:

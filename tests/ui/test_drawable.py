@@ -4,7 +4,7 @@ import base64
 
 import numpy as np
 
-from fedmeta.ui.samples import drawable, finite
+from fedmeta.ui.drawable import drawable, finite
 
 
 def test_colour_images_become_bytes_with_channels_last() -> None:

@@ -20,7 +20,7 @@ pytest.importorskip("cryptography")
 
 from fedmeta.core.errors import SettingError
 from fedmeta.fleet.certificates import make_authority, make_server
-from fedmeta.fleet.gateway import Fence, write_fence
+from fedmeta.fleet.gateway import Gateway, write_gateway
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 
@@ -93,7 +93,7 @@ def fenced(
     make_server(folder, ["localhost", "127.0.0.1"])
     port = free_port()
     with platform(folder) as (behind, reached):
-        where = write_fence(folder, Fence(f"127.0.0.1:{port}", f"127.0.0.1:{behind}"))
+        where = write_gateway(folder, Gateway(f"127.0.0.1:{port}", f"127.0.0.1:{behind}"))
         with nginx(where, port):
             yield folder, port, reached
 
@@ -191,9 +191,9 @@ def test_plaintext_is_refused(fenced: tuple[Path, int, list[tuple[str, str, byte
 )
 def test_addresses_that_are_none_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(SettingError, match="fence"):
-        Fence(**settings)
+        Gateway(**settings)
 
 
 def test_a_folder_that_would_break_out_of_its_quotes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="a path without"):
-        Fence().configuration(tmp_path / 'a"; return 200')
+        Gateway().configuration(tmp_path / 'a"; return 200')
