@@ -13,7 +13,7 @@ from experiments.names import OURS, PARTITIONS
 from experiments.statistics import Entry
 from fedmeta.core.storage import write_bytes, writing
 from fedmeta.report.format import tick
-from fedmeta.report.style import FILE, svg
+from fedmeta.report.style import FILE, require_matplotlib, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +46,7 @@ def draw(figures: Mapping[str, Plot], summary: Summary, folder: Path) -> list[Pa
     Returns:
         The files.
     """
+    require_matplotlib()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []

@@ -22,19 +22,13 @@ UNNEEDED_BY_REPORTS = (
     "fedmeta.fleet",
     "fedmeta.training.loop",
     "fedmeta.training.job",
-    "fedmeta.training.together",
-    "fedmeta.training.repeats",
+    "fedmeta.training.train",
     "flwr",
 )
 
 # Importing module and what it should not import. An entry that is no longer needed is an error.
-KNOWN_IN_REPORTS: dict[str, set[str]] = {
-    "fedmeta.report.repeat": {"fedmeta.engine.execution", "fedmeta.training.job"},
-}
-KNOWN_IN_LAYERS: dict[str, set[str]] = {
-    "fedmeta.config.settings": {"fedmeta.engine.execution", "fedmeta.training.job"},
-    "fedmeta.ui.open_models": {"fedmeta.cli.reopening"},
-}
+KNOWN_IN_REPORTS: dict[str, set[str]] = {}
+KNOWN_IN_LAYERS: dict[str, set[str]] = {}
 
 
 @cache

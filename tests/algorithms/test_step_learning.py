@@ -40,7 +40,7 @@ from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import SquaredEuclidean
 from fedmeta.training import checkpoints
 from fedmeta.training.run import Run
-from fedmeta.training.train import train, train_many
+from fedmeta.training.train import train
 from fedmeta.uplink.participation import Participation
 from problems import (
     LAYOUTS,
@@ -52,6 +52,7 @@ from problems import (
     job_of,
     mlp,
     paper_admm,
+    together,
     trace,
 )
 
@@ -319,7 +320,7 @@ class TestRuns:
                     layout=layout,
                 )
             )
-        for job, run in zip(jobs, train_many(jobs), strict=True):
+        for job, run in zip(jobs, together(jobs), strict=True):
             assert isinstance(run, Run)
             seed = job.training.seed
             alone = train(

@@ -1003,7 +1003,7 @@ def test_interruption(playground: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedmeta.cli.train.train_settings", interrupt)
+    monkeypatch.setattr("fedmeta.cli.train.train_run", interrupt)
     for shell in SHELLS:
         outcome = call(TRAIN, shell)
         assert outcome.code == 130

@@ -18,8 +18,8 @@ from fedmeta.engine.stacked_priors import prior_tensors, what_differs, with_prio
 from fedmeta.priors import OutputKL, Regularizer, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.training.job import Job
 from fedmeta.training.run import Run
-from fedmeta.training.train import train, train_many, why_apart
-from problems import UNEVEN, classification, job_of, mlp
+from fedmeta.training.train import train, why_apart
+from problems import UNEVEN, classification, job_of, mlp, together
 
 DOUBLE = Execution(dtype="float64", path="batched")
 ADMM = ADMMFedMeta(Adaptation(0.2), penalty=0.5)
@@ -79,8 +79,8 @@ def jobs_for(seeds: tuple[int, ...], algorithms: list[Any]) -> list[Job]:
 def test_each_repeat_is_held_by_its_own_prior(kind: str, penalty: Any) -> None:
     seeds = (0, 1, 2)
     algorithms = [replace(ADMM, penalty=penalty, prior=prior(kind, seed)) for seed in seeds]
-    together = train_many(jobs_for(seeds, algorithms))
-    for seed, algorithm, outcome in zip(seeds, algorithms, together, strict=True):
+    outcomes = together(jobs_for(seeds, algorithms))
+    for seed, algorithm, outcome in zip(seeds, algorithms, outcomes, strict=True):
         assert isinstance(outcome, Run)
         alone = train(
             classification(UNEVEN, ((3, 4),), seed=seed),
@@ -113,4 +113,4 @@ def test_a_prior_that_is_not_finite_is_found_in_any_repeat() -> None:
     algorithms = [replace(ADMM, prior=prior("euclidean", seed)) for seed in (0, 1)]
     prior_tensors(algorithms[1])["prior"]["0.bias"][0] = torch.nan
     with pytest.raises(ModelError, match="NaN"):
-        train_many(jobs_for((0, 1), algorithms))
+        together(jobs_for((0, 1), algorithms))

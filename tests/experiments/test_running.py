@@ -101,15 +101,6 @@ def test_cell_all_of_whose_runs_diverge_has_a_result(results: Results) -> None:
     assert [each["final_loss"] for each in found["repeats"]] == [None, None]
 
 
-def test_arguments_are_those_of_a_comparison() -> None:
-    """What settings say must reach training here as it does there."""
-    from fedmeta.training.from_settings import arguments
-
-    settings = RunSpec.from_dict(SETTINGS)
-    drawn = federation(settings.data, 0)
-    assert set(RunRequest(settings, drawn).arguments()) == set(arguments(settings, drawn))
-
-
 def test_files_are_read_once() -> None:
     data = RunSpec.from_dict(SETTINGS).data
     assert pool(data, 0).inputs is pool(replace(data, nodes=5), 1).inputs
@@ -231,9 +222,9 @@ def test_tuning_looks_at_source_nodes_alone(
         seen.extend(repeats)
         return train_many(repeats, callbacks)
 
-    monkeypatch.setattr("experiments.training.train_repeats", watched)
+    monkeypatch.setattr("experiments.training.train_many", watched)
     run([TUNING], results)
-    drawn = federation(RunSpec.from_dict(SETTINGS).data, 0)
+    drawn = federation(RunSpec.from_dict(SETTINGS).data_settings, 0)
     sources = {node.name for node in drawn.sources}
     assert len(seen) == 4
     for each in seen:

@@ -26,14 +26,14 @@ def searched(
     base: dict[str, float] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """What a search finds, and how many trainings it took."""
-    count, train = 0, training.train_repeats
+    count, train = 0, training.train_many
 
     def counted(repeats: Sequence[RunRequest], callbacks: Sequence[Any] = ()) -> list[Outcome]:
         nonlocal count
         count += 1
         return train(repeats, callbacks)
 
-    monkeypatch.setattr(training, "train_repeats", counted)
+    monkeypatch.setattr(training, "train_many", counted)
     cell = Cell(("tuning", "x"), {**SMALL, "algorithm": algorithm}, 2, grid=grid)
     found = tuning.search(cell, base or {}, {"execution": {"threads": 1}}, lambda _: [])
     monkeypatch.undo()

@@ -32,7 +32,7 @@ TUNED = Cell(("mine", "x"), SETTINGS, 2, tuned=TUNING.key, tasks=TASKS)
 
 
 def strengths(repeats: list[RunRequest]) -> set[float]:
-    algorithms = (each.settings.algorithm for each in repeats)
+    algorithms = (each.spec.algorithm for each in repeats)
     return {a.prior.strength for a in algorithms if isinstance(a, ADMMFedMeta) and a.prior}
 
 
@@ -51,8 +51,8 @@ def test_it_looks_at_source_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None
     assert strengths(seen) == {0.1, 50.0}
     assert len(seen) == 2 * (1 + 2)
     for each in seen:
-        seed = each.settings.training.seed
-        data = replace(each.settings.data, scaling_from="sources")
+        seed = each.spec.training.seed
+        data = replace(each.spec.data_settings, scaling_from="sources")
         problem = draw(pool(data, seed), data, TASKS, seed)
         allowed = {node.name for task in problem.tasks for node in task.sources}
         assert {node.name for node in each.federation.nodes} <= allowed

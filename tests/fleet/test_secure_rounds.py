@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.fleet.message import Message

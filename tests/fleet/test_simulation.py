@@ -18,7 +18,7 @@ from fedmeta.data import DataSettings, load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.run import Run
-from fedmeta.training.train import RunRequest, train_many
+from fedmeta.training.train import RunRequest, train_many, train_run
 from fedmeta.uplink.guard import Guard, Reply, judge
 from fedmeta.uplink.participation import Participation
 
@@ -117,7 +117,7 @@ def test_repeats_are_judged_by_themselves_when_trained_together() -> None:
     repeats = [guarded(seed, execution) for seed in (0, 1, 2)]
     runs = train_many(repeats)
     for run, repeat in zip(runs, repeats, strict=True):
-        alone = repeat.train()
+        alone = train_run(repeat)
         assert isinstance(run, Run)
         assert isinstance(alone, Run)
         assert run.summary["together"] == 3
@@ -130,7 +130,7 @@ def test_repeats_are_judged_by_themselves_when_trained_together() -> None:
 
 def test_edges_that_are_not_computed_at_once_cannot_be_judged() -> None:
     with pytest.raises(SettingError, match="8 of 16 nodes were computed at once"):
-        guarded(0, Execution(path="batched", chunk=8)).train()
+        train_run(guarded(0, Execution(path="batched", chunk=8)))
 
 
 def test_settings_that_make_no_sense() -> None:

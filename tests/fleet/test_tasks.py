@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder

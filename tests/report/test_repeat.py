@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import fedmeta as fm
-from fedmeta.core.serialization import to_plain
 from fedmeta.report import repeat, write_report
 from fedmeta.report.reading import read_run
 from report.conftest import settings
@@ -17,19 +16,16 @@ from report.conftest import settings
 
 def test_code_makes_the_same_run(tmp_path: Path) -> None:
     data = fm.DataSettings("sinusoid", nodes=8, scaling="none")
-    federation = fm.load(data, seed=3)
     first = fm.train(
-        federation,
+        data,
         fm.ModelSettings("mlp", hidden=(5,)),
         fm.ADMMFedMeta(penalty=2.0, inner=fm.Adaptation(step_size=0.02)),
         fm.TrainingSettings(rounds=3, seed=3, evaluate_every=1),
-        scaling=fm.fit_scaling(federation, "none"),
         participation=fm.Participation(fraction=0.5),
         folder=tmp_path / "run",
-        about_data=to_plain(data),
     )
     run = read_run(tmp_path / "run")
-    code = repeat.code(run.settings, 3).replace("fm.train(", "again = fm.train(")
+    code = repeat.code(run.settings).replace("fm.train(", "again = fm.train(")
     names: dict[str, Any] = {}
     exec(code, names)
     assert [r["meta_loss"] for r in names["again"].history] == [
@@ -41,7 +37,7 @@ def test_what_code_cannot_hold_is_named() -> None:
     stored = settings()["settings"]
     stored["model"] = {"class": "mine.Net"}
     stored["algorithm"] = {"name": "mine\nalgorithm"}
-    code = repeat.code(stored, 0)
+    code = repeat.code(stored)
     assert "your own: toy" in code
     assert "your own: mine.Net" in code
     assert "your own: mine algorithm" in code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedmeta.cli.command import Command, Parameter, Values
@@ -10,7 +9,6 @@ from fedmeta.cli.console import say, table
 from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import read_tensors
-from fedmeta.data import Federation
 from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.training.run_importance import store_importance
@@ -39,26 +37,14 @@ def run(values: Values) -> None:
     """Make the importance of a run, store it there and print what it says."""
     folder = RunFolder.open(Path(values["run"]))
     model = open_model(folder.path, values["model"], values["loss"])
-    print_importance(
-        folder.path,
-        values["kind"] or "fisher",
-        model,
-        own_federation(folder, sources=True),
-        values["device"] or "cpu",
-        [Path(each) for each in values["add"] or ()],
-    )
+    kind, earlier = values["kind"] or "fisher", [Path(each) for each in values["add"] or ()]
+    nodes = own_federation(folder, sources=True)
+    file = store_importance(folder.path, kind, model, nodes, values["device"] or "cpu", earlier)
+    print_importance(file, kind, model)
 
 
-def print_importance(
-    run: Path,
-    kind: str,
-    model: MetaModel,
-    federation: Federation,
-    device: str = "cpu",
-    earlier: Sequence[Path] = (),
-) -> None:
-    """Make the importance of a run, store it there and print what it says, see `run`."""
-    file = store_importance(run, kind, model, federation, device, earlier)
+def print_importance(file: Path, kind: str, model: MetaModel) -> None:
+    """What the stored importance of a run says of its model."""
     stored, _ = read_tensors(file, "importance")
     rows = [
         [name, *(f"{float(value):.3g}" for value in (leaf.mean(), leaf.max()))]

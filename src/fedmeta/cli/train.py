@@ -20,6 +20,7 @@ from fedmeta.core.run_folder import WITHDRAWN, RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks, started
 from fedmeta.fleet.reopen import stored_table
+from fedmeta.priors.importance import importance_file
 from fedmeta.training.tracking import tracker
 from fedmeta.training.train import RunRequest, train_run, with_strength
 
@@ -85,7 +86,8 @@ def run(values: Values) -> None:
     if ranks.leads:
         print_result(result.summary)
         if settings.importance != "none":
-            print_importance(folder, settings.importance, result.meta_model, federation)
+            stored = importance_file(folder, settings.importance)
+            print_importance(stored, settings.importance, result.meta_model)
         print_report(folder)
 
 

@@ -114,11 +114,6 @@ class RunSpec:
         importance: Any = table.get("importance", "none")
         require_choice("importance", importance, get_args(Importance))
         algorithm = build_algorithm(table, str(table.get("algorithm", ADMMFedMeta.name)))
-        if importance == "path" and not isinstance(algorithm, PathKeeping):
-            raise SettingError(
-                f"{algorithm.name} keeps no path of its training",
-                "use importance fisher, or admm-fedmeta",
-            )
         spec = cls(**parts, algorithm=algorithm, loss=loss, start=start, importance=importance)
         return tied(spec)
 
@@ -180,7 +175,12 @@ KEYS = (*(each.name for each in fields(RunSpec)), "preset", "algorithms", "inner
 
 
 def tied(spec: RunSpec) -> RunSpec:
-    """The same with the algorithm's prior read from the files that `spec.prior` names, if any."""
+    """The same with an algorithm that keeps its path if that is asked for, and has its prior.
+
+    The prior is read from the files that `spec.prior` names.
+    """
+    if spec.importance == "path" and not isinstance(spec.algorithm, PathKeeping):
+        spec = replace(spec, algorithm=_keeping_path(spec.algorithm))
     if spec.prior.model is None or spec.algorithm.prior is not None:
         return spec
     if not takes_prior(spec.algorithm):
@@ -190,6 +190,15 @@ def tied(spec: RunSpec) -> RunSpec:
         )
     prior = load_prior(spec.prior, spec.model_settings)
     return replace(spec, algorithm=with_prior(spec.algorithm, prior))
+
+
+def _keeping_path(algorithm: Algorithm) -> PathKeeping:
+    if type(algorithm) is not ADMMFedMeta:
+        raise SettingError(
+            f"{algorithm.name} keeps no path of its training",
+            "use importance fisher, or admm-fedmeta",
+        )
+    return PathKeeping(**{each.name: getattr(algorithm, each.name) for each in fields(algorithm)})
 
 
 def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
@@ -211,8 +220,6 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
         if each.name == "inner" and given_inner:  # what is left open is as in the default
             given = each.default if isinstance(each.default, Adaptation) else Adaptation()
             own = merged([{"inner": to_plain(given)}, {"inner": table.get("inner", {})}, own])
-    if cls is ADMMFedMeta and table.get("importance") == "path":
-        cls = PathKeeping
     algorithm: Algorithm = from_plain(cls, own, f"algorithms.{name}")
     if not takes_prior(algorithm):
         return algorithm

@@ -7,83 +7,98 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS
-from fedmeta.config.execution import Execution
-from fedmeta.config.training import TrainingSettings
+from fedmeta.config.spec import TABLES, RunSpec
 from fedmeta.core.serialization import to_plain
 from fedmeta.data import BUILT_IN, DataSettings
-from fedmeta.models.networks import ModelSettings
-from fedmeta.uplink.participation import Participation
-
-_SCALING = {"scaling": "per-feature", "scaling_from": "sources", "scaling_floor": 0.05}
 
 
-def code(settings: Mapping[str, Any], seed: int) -> str:
-    """The calls that make the same run, defaults left out.
+def code(settings: Mapping[str, Any], spec: Mapping[str, Any] | None = None) -> str:
+    """The call that makes the same run: an argument for each field of its `RunSpec`.
 
-    What JSON cannot hold (a network or data of the user's own) is named in a comment instead.
+    Defaults are left out. What JSON cannot hold (a network or data of the user's own) is named in a
+    comment instead.
 
     Args:
-        settings: as settings.json has them.
-        seed: of the run.
+        settings: the resolved ones, as settings.json has them.
+        spec: the description of the run as it was asked for; None: of a run of an older version,
+            which has none.
     """
-    data, model = settings["data"], settings["model"]
-    algorithm = {k: v for k, v in settings["algorithm"].items() if k not in ("name", "prior")}
-    known = ALGORITHMS.get(settings["algorithm"]["name"])
-    lines = ["import fedmeta as fm", "", f"federation = {_federation(data, seed)}", "fm.train("]
-    arguments = [
-        "federation,",
-        f"{_call(ModelSettings, model)}," if "class" not in model else _own(model["class"]),
-        f"{_call(known, algorithm)},{_prior(settings['algorithm'])}"
-        if known
-        else _own(settings["algorithm"]["name"]),
-        f"{_call(TrainingSettings, settings['training'])},",
-    ]
-    if settings.get("loss", "auto") != "auto":
-        arguments.append(f"loss={settings['loss']!r},")
-    scaling = {name: data[name] for name in _SCALING if name in data}
-    if scaling and any(value != _SCALING[name] for name, value in scaling.items()):
-        arguments.append(f"scaling=fm.fit_scaling(federation, {_values(scaling)}),")
-    for name, cls in (("execution", Execution), ("participation", Participation)):
-        call = _call(cls, settings.get(name, {}))
-        if not call.endswith("()"):
-            arguments.append(f"{name}={call},")
-    return "\n".join([*lines, *(f"    {argument}" for argument in arguments), ")"])
+    asked = spec or {}
+    lines = []
+    for each in fields(RunSpec):
+        text = _argument(each.name, settings, asked)
+        if text is not None:
+            keyword = "" if each.name in ("data", "model", "algorithm") else f"{each.name}="
+            lines.append(f"    {keyword}{text}")
+    return "\n".join(["import fedmeta as fm", "", "fm.train(", *lines, ")"])
 
 
-def _federation(data: Mapping[str, Any], seed: int) -> str:
+def _argument(name: str, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    """One argument with its comma, and a comment if it cannot be written; None: it is a default."""
+    if name == "data":
+        return _data(settings["data"])
+    if name == "algorithm":
+        return _algorithm(settings, asked)
+    if name == "prior":
+        return _prior(settings, asked)
+    if name == "model" and "class" in settings["model"]:
+        return _own(settings["model"]["class"])
+    if name in TABLES:
+        stored = {k: v for k, v in settings.get(name, {}).items() if k != "promise"}
+        call = _call(TABLES[name], stored)
+        return f"{call}," if name == "model" or not call.endswith("()") else None
+    value = settings.get(name, asked.get(name))
+    default = next(each.default for each in fields(RunSpec) if each.name == name)
+    if value is None or value == default:
+        return None
+    known = name != "start" or not str(value).endswith("of your own")
+    return f"{value!r}," if known else _own(value)
+
+
+def _data(data: Mapping[str, Any]) -> str:
     names = {field.name for field in fields(DataSettings)}
     complete = set(data) <= names and (len(data) > 1 or data.get("name") in BUILT_IN)
     if not complete:
-        return f"...  # your own: {' '.join(str(data.get('name', 'unnamed')).split())}"
-    # All of it, also where it is the default: the name is what a reader looks for.
+        return _own(data.get("name", "unnamed"))
+    # The name also where it is the default: it is what a reader looks for.
     call = _call(DataSettings, {k: v for k, v in data.items() if k != "name"})
     rest = call.removeprefix("fm.DataSettings(")
-    return (
-        f"fm.load(fm.DataSettings({data['name']!r}{'' if rest == ')' else ', '}{rest}, seed={seed})"
-    )
+    return f"fm.DataSettings({data['name']!r}{'' if rest == ')' else ', '}{rest},"
 
 
-def _prior(algorithm: Mapping[str, Any]) -> str:
-    if not algorithm.get("prior"):
-        return ""
-    return f"  # with a prior model of your own, λ = {algorithm['prior'].get('strength')}"
+def _algorithm(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    stored = settings["algorithm"]
+    known = ALGORITHMS.get(stored["name"])
+    if known is None:
+        return _own(stored["name"])
+    given = asked.get("algorithms", {}).get(stored["name"], {})
+    own = {name: value for name, value in stored.items() if name not in ("name", "prior")}
+    # An adaptation that was asked for is written even where it has the numbers of the default.
+    return f"{_call(known, own, always=('inner',) if 'inner' in given else ())},"
+
+
+def _prior(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    if "prior" not in settings:
+        return None
+    strength = settings["prior"].get("strength")
+    if "prior" not in asked:
+        return f"...,  # a prior model of your own, λ = {strength}"
+    return f"{_call(TABLES['prior'], {**asked['prior'], 'strength': strength})},"
 
 
 def _own(name: Any) -> str:
     return f"...,  # your own: {' '.join(str(name).split())}"
 
 
-def _values(named: Mapping[str, Any]) -> str:
-    return ", ".join(repr(value) for value in named.values())
-
-
-def _call(cls: type, stored: Mapping[str, Any]) -> str:
+def _call(cls: type, stored: Mapping[str, Any], always: tuple[str, ...] = ()) -> str:
     """A dataclass as a call with what differs from its defaults."""
     arguments = []
     for field in fields(cls):
-        if field.name in stored and stored[field.name] != to_plain(_default(field)):
-            value = _literal(stored[field.name], _default(field))
-            arguments.append(f"{field.name}={value}")
+        default = _default(field)
+        if field.name not in stored:
+            continue
+        if field.name in always or stored[field.name] != to_plain(default):
+            arguments.append(f"{field.name}={_literal(stored[field.name], default)}")
     return f"fm.{cls.__name__}({', '.join(arguments)})"
 
 

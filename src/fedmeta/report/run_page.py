@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
+from fedmeta.config.spec import RunSpec
 from fedmeta.report import curve_figures, federation_figures, repeat
 from fedmeta.report import format as fmt
 from fedmeta.report.headline import run_headline, run_remarks
@@ -30,15 +32,8 @@ _SYMBOLS = {
     "rounds": "T",
     "strength": "λ",
 }
-_GROUPS = {
-    "algorithm": "Algorithm",
-    "prior": "Prior model",
-    "training": "Training",
-    "model": "Model",
-    "data": "Data",
-    "execution": "Execution",
-    "participation": "Participation",
-}
+_FIRST = ("algorithm", "prior", "training", "model", "data", "execution", "participation")
+_TITLES = {"prior": "Prior model"}
 
 
 def run_page(run: RunFacts) -> str:
@@ -61,7 +56,7 @@ def run_page(run: RunFacts) -> str:
             "timing": curve_figures.timing(run),
             "settings": _settings(run),
             "identity": _identity(run),
-            "code": repeat.code(run.settings, int(run.identity["seed"])),
+            "code": repeat.code(run.settings, run.identity.get("spec")),
             **targets_part(run),
             "edges": [_edge(each) for each in run.edges[:_MOST_ROWS]],
             "edges_left_out": max(0, len(run.edges) - _MOST_ROWS),
@@ -185,18 +180,30 @@ def _per_round(run: RunFacts) -> str:
 
 def _settings(run: RunFacts) -> list[tuple[str, list[Fact]]]:
     groups = []
-    for key, title in _GROUPS.items():
+    asked = run.identity.get("spec") or {}
+    names = [each.name for each in fields(RunSpec)]
+    for key in sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else 99):
+        title = _TITLES.get(key, key.capitalize())
         stored = run.settings.get(key) or {}
+        if not isinstance(stored, Mapping):
+            continue
+        if key == "prior" and stored:
+            stored = {**asked.get("prior", {}), **stored}
         if key == "algorithm":  # its prior has a group of its own
             stored = {name: value for name, value in stored.items() if name != "prior"}
         facts = [
             Fact(name.replace("_", " ").replace(".", " · "), value, _SYMBOLS.get(name, ""))
             for name, value in _flat(stored)
         ]
-        if key == "prior" and facts:
+        if key == "prior" and facts and "prior" not in asked:
             facts = [*_prior_source(run), *facts]
-        if key == "training" and "loss" in run.settings:
-            facts.append(Fact("loss", fmt.setting(run.settings["loss"])))
+        if key == "training":  # with what is no table of its own
+            single = {name: run.settings.get(name, asked.get(name)) for name in names}
+            facts += [
+                Fact(name, fmt.setting(value))
+                for name, value in single.items()
+                if isinstance(value, str)
+            ]
         groups.append((title, facts))
     return [(title, facts) for title, facts in groups if facts]
 

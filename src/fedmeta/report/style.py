@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fedmeta.core.errors import MissingExtraError
@@ -88,6 +89,12 @@ def series_colour(number: int) -> str:
     return STAND_INS[f"series-{number % _SERIES}"]
 
 
+def require_matplotlib() -> None:
+    """Name the extra that is missing where there is no matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "report")
+
+
 def svg(
     paint: Callable[[Figure], None],
     style: dict[Any, Any] = FILE,
@@ -105,11 +112,9 @@ def svg(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "report") from error
+    require_matplotlib()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
     with mpl.rc_context(style), warnings.catch_warnings():
         # The browser has letters that matplotlib's font lacks.

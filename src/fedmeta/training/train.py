@@ -14,7 +14,7 @@ from torch import nn
 from fedmeta.algorithms import ADMMFedMeta, Algorithm
 from fedmeta.algorithms.algorithm import with_prior
 from fedmeta.config.execution import Execution
-from fedmeta.config.spec import RunSpec, tied
+from fedmeta.config.spec import Importance, RunSpec, tied
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, MemoryBudgetError, RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
@@ -23,7 +23,9 @@ from fedmeta.core.tree import Tree
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.description import describe
 from fedmeta.data.federation import Federation
+from fedmeta.data.loading import load
 from fedmeta.data.scaling import Scaling
+from fedmeta.data.settings import DataSettings
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
 from fedmeta.engine.ranks import current
@@ -39,6 +41,7 @@ from fedmeta.training.loop import Engine, RoundLoop
 from fedmeta.training.prior_strength import balanced
 from fedmeta.training.resume import check_same_run, stored_run
 from fedmeta.training.run import Outcome, Run
+from fedmeta.training.run_importance import store_importance
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
 
@@ -69,7 +72,7 @@ class RunRequest:
 
 
 def train(
-    federation: Federation,
+    federation: Federation | DataSettings,
     model: nn.Module | ModelSettings = ModelSettings(),
     algorithm: Algorithm = ADMMFedMeta(),
     training: TrainingSettings = TrainingSettings(),
@@ -83,6 +86,7 @@ def train(
     augmentation: Augmentation = Augmentation(),
     prior: PriorSettings = PriorSettings(),
     start: str | Tree | None = None,
+    importance: Importance = "none",
     scaling: Scaling | None = None,
     folder: Path | str | None = None,
     resume: bool = False,
@@ -91,7 +95,7 @@ def train(
     """Train a meta-model on the source nodes and evaluate it on the targets.
 
     Args:
-        federation: the nodes and their samples.
+        federation: the nodes and their samples, or settings of data to load.
         model: any `nn.Module` without batch-coupled layers, or settings of a built-in network.
         algorithm: `ADMMFedMeta`, `FedAvg`, … or your own.
         training: rounds, seed, how often to evaluate and to save.
@@ -103,6 +107,7 @@ def train(
         augmentation: random flips and shifts of the source nodes' images.
         prior: the earlier model that the algorithm's prior is read from.
         start: parameters to start from instead of the model's own: a tree, a run or a file.
+        importance: "fisher" or "path", to be stored in the folder for later tasks.
         scaling: of the inputs; None: per feature, from the source nodes.
         folder: where the run is kept; None keeps it in memory only.
         resume: continue the run in `folder` from its newest checkpoint.
@@ -124,7 +129,7 @@ def train(
             f"algorithm is {algorithm!r}", "give an object, such as fedmeta.FedAvg(), not a name"
         )
     spec = RunSpec(
-        data=None,
+        data=federation if isinstance(federation, DataSettings) else None,
         model=model,
         algorithm=algorithm,
         training=training,
@@ -135,9 +140,12 @@ def train(
         prior=prior,
         loss=loss,
         start=start,
+        importance=importance,
     )
     given = {"rounds": rounds, "seed": seed}
     spec = spec.replaced(**{name: value for name, value in given.items() if value is not None})
+    if isinstance(federation, DataSettings):
+        federation = load(federation, spec.training.seed)
     place = None if folder is None else Path(folder)
     return train_run(RunRequest(spec, federation, scaling, place), callbacks, resume=resume)
 
@@ -192,6 +200,8 @@ def train_run(
         (outcome,) = loop.run(resume)[job.training.rounds]
     if isinstance(outcome, DivergedError):
         raise outcome
+    if spec.importance != "none" and opened is not None and engine is None:
+        store_importance(opened.path, spec.importance, outcome.meta_model, request.federation)
     return outcome
 
 
@@ -209,6 +219,7 @@ def with_strength(
         spec.replaced(evaluate_every=0),
         algorithm=with_prior(spec.algorithm, None),
         prior=PriorSettings(),
+        importance="none",
     )
     sources = federation.with_nodes(federation.sources)
     scaled = scaling_of(spec, sources)  # as it will be
