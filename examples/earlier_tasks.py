@@ -21,11 +21,16 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from fedmeta import Federation, MetaModel, evaluate_model, load
-from fedmeta.config.spec import RunSpec
-from fedmeta.evaluation.intervals import interval
-from fedmeta.training.run_importance import store_importance
-from fedmeta.training.train import RunRequest, train_run
+from fedmeta import (
+    Federation,
+    MetaModel,
+    RunSpec,
+    evaluate_model,
+    interval,
+    load,
+    store_importance,
+    train_spec,
+)
 
 PRIORS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -70,15 +75,14 @@ def both_tasks(seed: int, rounds: int = 100) -> Mapping[str, list[float]]:
     write_tasks()
     first, folder = settings("early", seed, rounds, importance="path"), Path(f"early-{seed}")
     early = load(first.data_settings, seed)
-    model = train_run(RunRequest(first, early, folder=folder)).meta_model
-    for kind in ("fisher", "path"):
-        store_importance(folder, kind, model, early)
+    model = train_spec(first, early, folder=folder).meta_model  # its path is stored with it
+    store_importance(folder, "fisher", model, early)
     later = load(settings("later", seed, rounds).data_settings, seed)
     rows = {"the first model itself": judged(model, early, later)}
     for name, prior in PRIORS.items():
         tie = {"prior": {"model": str(folder), **prior}} if prior else {}
         second = settings("later", seed, rounds, init=str(folder), **tie)
-        rows[name] = judged(train_run(RunRequest(second, later)).meta_model, early, later)
+        rows[name] = judged(train_spec(second, later).meta_model, early, later)
     return rows
 
 

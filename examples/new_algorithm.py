@@ -16,13 +16,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import fedmeta
-from fedmeta import Adaptation, Algorithm, Contribution, Facts, Objective, Passes, PlatformState
-from fedmeta.algorithms.algorithm import NodeState, displacement
-from fedmeta.core import tree
-from fedmeta.core.errors import require_positive
-from fedmeta.core.sample_sets import union
-from fedmeta.core.tree import Tree
-from fedmeta.data import NodeData
+from fedmeta import Adaptation
+from fedmeta.contract import (
+    Algorithm,
+    Contribution,
+    Facts,
+    NodeData,
+    NodeState,
+    Objective,
+    Passes,
+    PlatformState,
+    Tree,
+    displacement,
+    require_positive,
+    tree,
+    union,
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from fedmeta import (
     Adaptation,
     ADMMFedMeta,
-    Algorithm,
     DivergedError,
     Execution,
     FedAvg,
@@ -25,6 +24,7 @@ from fedmeta import (
     fit_scaling,
     train,
 )
+from fedmeta.contract import Algorithm
 
 NETWORK = ModelSettings("cnn")
 STEPS = (0.03, 0.1, 0.3, 1.0)  # α to choose from

@@ -5,13 +5,13 @@ python examples/motion/page.py
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from run import ROOT
 
-from fedmeta.core.storage import read_json, write_bytes
-from fedmeta.evaluation.intervals import interval
+from fedmeta import interval
 
 PAGE = Path(__file__).with_name("README.md")
 FIGURE = Path(__file__).with_name("accuracy.svg")
@@ -24,12 +24,12 @@ TITLES = {
 
 
 def main() -> None:
-    result = read_json(ROOT / "results/motion.json", "results; run.py makes them")
+    result = json.loads((ROOT / "results/motion.json").read_text("utf-8"))  # run.py makes them
     draw(result)
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    write_bytes(PAGE, f"{before}{BEGIN}\n\n{section(result)}\n\n{END}{after}".encode())
+    PAGE.write_text(f"{before}{BEGIN}\n\n{section(result)}\n\n{END}{after}", "utf-8")
     print(section(result))
 
 

@@ -6,6 +6,7 @@ python examples/motion/person.py --data hapt_windows.npz --out build/motion
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,7 @@ from methods import fitted
 from people import TARGETS, load_people
 from run import ROOT, chosen
 
-from fedmeta.core.storage import read_json
-from fedmeta.export import export_onnx
+from fedmeta import export_onnx
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         "--out", type=Path, default=Path("build/motion"), help="folder of the files"
     )
     given = parser.parse_args()
-    results = read_json(ROOT / "results/motion.json", "results; run.py makes them")
+    results = json.loads((ROOT / "results/motion.json").read_text("utf-8"))  # run.py makes them
     algorithm = chosen(results["trials"])["admm-fedmeta"]
     people = load_people(given.data, seed=0)
     model = fitted(people, algorithm, given.rounds, seed=0, device=given.device)

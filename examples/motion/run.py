@@ -6,16 +6,15 @@ python examples/motion/run.py --data hapt_windows.npz [--device cuda]
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 from methods import HELD_OUT, accuracies, candidates, fitted, method, tried
 from people import QUERY, SUPPORT, TARGETS, load_people
 
-from fedmeta.algorithms import Algorithm
-from fedmeta.core.run_folder import versions
-from fedmeta.core.storage import read_json, write_json
-from fedmeta.evaluation.intervals import interval
+from fedmeta import interval, versions
+from fedmeta.contract import Algorithm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +38,7 @@ def main() -> None:
         "versions": versions(),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    result = read_json(given.out, "results") if given.out.exists() else {}
+    result = json.loads(given.out.read_text("utf-8")) if given.out.exists() else {}
     if result.get("protocol") != protocol:  # else it goes on where it was
         trials = tune(given.data, given.rounds, given.repeats, given.device)
         result = {"protocol": protocol, "trials": trials, "values": {}, "ahead_of": {}}
@@ -54,7 +53,7 @@ def main() -> None:
             mine["after"].append(after)
             print(f"seed {seed}  {name:12}  before {before:.3f}  after {after:.3f}", flush=True)
         result["ahead_of"] = ahead(result["values"])
-        write_json(given.out, result)
+        given.out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
     print(f"written to {given.out}; python examples/motion/page.py renders it")
 
 

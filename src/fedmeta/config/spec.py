@@ -266,6 +266,8 @@ def _algorithm_table(algorithm: Algorithm) -> Table:
 
 def _settings_table(settings: Any, leave_out: tuple[str, ...] = ()) -> Table:
     """The fields of a dataclass of settings that are not at their defaults."""
+    if settings is None:
+        return {"own": "a federation of your own"}
     if not is_dataclass(settings):
         return {"class": described(settings)}
     kept = [each for each in fields(settings) if each.compare and each.name not in leave_out]

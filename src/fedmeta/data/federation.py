@@ -39,7 +39,7 @@ class Task:
     class_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Node:
     """One device: its name, its role, and where its samples lie in the pool.
 
@@ -58,13 +58,18 @@ class Node:
     query: Positions
     precise: Positions = field(default_factory=_no_positions)
 
+    def __repr__(self) -> str:
+        """A line, however many samples it has."""
+        sizes = f"{len(self.support)} support, {len(self.query)} query"
+        return f"Node({self.name!r}, {self.role}, {sizes})"
+
     @property
     def size(self) -> int:
         """D_i = |support| + |query|, in samples."""
         return len(self.support) + len(self.query)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """Nodes over one pool of samples.
 
@@ -100,6 +105,11 @@ class Federation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
         _check(self)
+
+    def __repr__(self) -> str:
+        """A line, however many samples there are."""
+        counts = f"{len(self.sources)} source and {len(self.targets)} target nodes"
+        return f"Federation({self.name}: {counts}, {len(self.labels)} samples, {self.task.kind})"
 
     @property
     def sources(self) -> tuple[Node, ...]:

@@ -39,7 +39,7 @@ _STATE = "state.safetensors"  # of a checkpoint
 _PICKLED = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MetaModel:
     """A trained (or adapted) model with everything a device needs to use it.
 
@@ -66,6 +66,12 @@ class MetaModel:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "adaptation", self.adaptation.fitted(self.theta))
+
+    def __repr__(self) -> str:
+        """A line, however large the network is."""
+        size = sum(leaf.numel() for leaf in self.theta.values())
+        shape = " × ".join(map(str, self.input_shape))
+        return f"MetaModel({size:,} parameters, {shape} → {self.task.outputs} outputs)"
 
     def adapt(
         self,

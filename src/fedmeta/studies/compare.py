@@ -48,11 +48,11 @@ class Contestant:
 
 def compare(
     settings: RunSpec,
-    contestants: Sequence[Contestant],
-    seeds: Sequence[int],
-    equal: Equal,
-    folder: Path,
-    progress: Callable[[str], Sequence[Callback]],
+    algorithms: Sequence[Contestant | Algorithm],
+    seeds: Sequence[int] = range(3),
+    equal: Equal = "rounds",
+    folder: Path | str = "runs/comparison",
+    progress: Callable[[str], Sequence[Callback]] = lambda _label: (),
 ) -> dict[str, Any]:
     """Train every contestant with every seed and put the results side by side.
 
@@ -66,13 +66,17 @@ def compare(
 
     Args:
         settings: data, model, training and execution; its algorithm is not used.
-        contestants: algorithms with their labels; differences are taken from the first.
+        algorithms: perhaps with labels of their own; differences are taken from the first.
         seeds: one repeat each: own partition, own initial weights.
         equal: "rounds", or "gradients": others run as many rounds as cost the same number of
             gradient evaluations as the first.
         folder: where runs and comparison.json go.
         progress: given what is trained, the callbacks of that run (or of all seeds at once).
     """
+    folder = Path(folder)
+    contestants = [
+        each if isinstance(each, Contestant) else Contestant(each.name, each) for each in algorithms
+    ]
     labels = [contestant.label for contestant in contestants]
     require(len(seeds) > 0, "seeds", len(seeds), "at least one")
     if len(set(labels)) < len(labels) or not labels:

@@ -73,10 +73,10 @@ def random_points(
 
 
 def tune(
-    table: Table,
+    table: RunSpec | Mapping[str, Any],
     points: Sequence[Point],
-    seeds: Sequence[int],
-    progress: Callable[[str], Sequence[Callback]],
+    seeds: Sequence[int] = range(3),
+    progress: Callable[[str], Sequence[Callback]] = lambda _label: (),
     folder: Path | None = None,
     earlier: Federation | None = None,
 ) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def tune(
     out.
 
     Args:
-        table: settings as a table (see `fedmeta.config.settings`).
+        table: the description of a run, or its settings table.
         points: hyper-parameters to try, as dotted keys of the algorithm's own table; those that
             begin with "prior." are of the table [prior].
         seeds: one repeat each: of the held-out fifth and of the initial weights.
@@ -99,6 +99,7 @@ def tune(
     """
     if not points:
         raise SettingError("there is nothing to tune", "give at least one --grid or --range")
+    table = table.to_dict() if isinstance(table, RunSpec) else table
     name = str(table.get("algorithm", "admm-fedmeta"))
     # All are built before the first is tried: a slip in the last must not cost the others.
     # What judges a target precisely is off limits here, as targets are; and the pool has them.

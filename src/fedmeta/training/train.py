@@ -150,6 +150,31 @@ def train(
     return train_run(RunRequest(spec, federation, scaling, place), callbacks, resume=resume)
 
 
+def train_spec(
+    spec: RunSpec,
+    federation: Federation | None = None,
+    *,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    callbacks: Sequence[AnyCallback] = (),
+) -> Run:
+    """Train what a description of a run says.
+
+    Args:
+        spec: the description.
+        federation: the nodes and their samples; None: loaded as the spec says.
+        folder, resume, callbacks: see `train`.
+
+    Example:
+        >>> table = {"data": {"name": "sinusoid", "nodes": 10}, "training": {"rounds": 2}}
+        >>> len(train_spec(RunSpec.from_dict(table)).history)
+        2
+    """
+    nodes = load(spec.data_settings, spec.training.seed) if federation is None else federation
+    place = None if folder is None else Path(folder)
+    return train_run(RunRequest(spec, nodes, None, place), callbacks, resume=resume)
+
+
 def train_run(
     request: RunRequest,
     callbacks: Sequence[AnyCallback] = (),
@@ -234,28 +259,32 @@ def with_strength(
 
 
 def train_many(
-    requests: Sequence[RunRequest], callbacks: Sequence[AnyCallback] = ()
+    specs: Sequence[RunSpec | RunRequest], callbacks: Sequence[AnyCallback] = ()
 ) -> list[Outcome]:
     """Train every run: all at once where possible, else one after the other.
 
     Args:
-        requests: what to train.
+        specs: what to train; where only the description is given, its data are loaded.
         callbacks: told of every round; of the first run's where they are trained at once.
 
     Returns:
-        For every request its run, or the error that it diverged with; the others are not disturbed.
+        For every spec its run, or the error that it diverged with; the others are not disturbed.
         Runs that were trained together have no checkpoints.
 
     Example:
         >>> import fedmeta
         >>> data = fedmeta.DataSettings("sinusoid", nodes=10)
         >>> spec = RunSpec(data, algorithm=fedmeta.FedAvg()).replaced(rounds=3)
-        >>> both = train_many(
-        ...     [RunRequest(spec.replaced(seed=seed), fedmeta.load(data, seed)) for seed in (0, 1)]
-        ... )
+        >>> both = train_many([spec.replaced(seed=seed) for seed in (0, 1)])
         >>> [run.summary["seed"] for run in both]
         [0, 1]
     """
+    requests = [
+        RunRequest(each, load(each.data_settings, each.training.seed))
+        if isinstance(each, RunSpec)
+        else each
+        for each in specs
+    ]
     if (jobs := jobs_together(requests)) is not None:
         return train_jobs(requests, jobs, callbacks)[jobs[0].training.rounds]
     return [_outcome(each, callbacks) for each in requests]
