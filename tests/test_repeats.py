@@ -347,5 +347,5 @@ def test_what_does_not_fit_together_is_trained_one_by_one() -> None:
     assert jobs_together(repeats) is None
     assert all(isinstance(each, Run) for each in train_many(repeats))
     little = RunSpec.from_dict(merged([table, {"execution": {"memory": 0.1}}]))
-    with pytest.raises(MemoryBudgetError, match="give --memory"):
+    with pytest.raises(MemoryBudgetError, match="give Execution a memory"):
         train_many([replace(each, spec=little) for each in repeats])

@@ -51,7 +51,7 @@ def laid_out(model: nn.Module, data: Federation = DATA, **settings: object) -> E
 
 
 def test_budget_end_to_end() -> None:
-    with pytest.raises(SettingError, match=r"does not fit one node.*--memory"):
+    with pytest.raises(SettingError, match=r"does not fit one node.*memory"):
         laid_out(mlp(), path="batched", memory=0.5)
     # Beside the process 32212 bytes: less 5·2·24·8 for states and 5·11·7·8 for samples they are
     # room for 3 nodes of (6·11·12 + 12·24)·8 bytes, or for one on each of two threads.

@@ -231,7 +231,7 @@ def test_a_round_below_quorum_is_repeated_and_three_stop_the_run(tmp_path: Path)
         once = number == 2 and asked.count(2) <= 2
         return "late" if address == 101 and (once or number == 3) else ""
 
-    with pytest.raises(FleetError, match=r"round 3 had too few edges 3 times.*--resume"):
+    with pytest.raises(FleetError, match=r"round 3 had too few edges 3 times.*resume"):
         carry_out(tmp_path / "run", InProcessTransport(homes, luck))
     assert asked == [1, 1, 2, 2, 2, 2, *[3] * 6]
     history = RunFolder.open(tmp_path / "run").history()

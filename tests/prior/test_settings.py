@@ -216,7 +216,7 @@ def test_importance_of_a_backbone(tasks: Path, tmp_path: Path, importances: None
 def test_a_run_that_kept_no_path(tasks: Path) -> None:
     if not Path("plain-run").exists():
         trained("plain-run", "early")
-    with pytest.raises(RunFolderError, match="train that run with --importance path"):
+    with pytest.raises(RunFolderError, match='train that run with importance="path"'):
         load_prior(PriorSettings("plain-run", 1.0, "path"))
     early = load(RunSpec.from_dict(task_table("early")).data, 0)
     with pytest.raises(RunFolderError, match="did not keep the path"):

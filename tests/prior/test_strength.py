@@ -73,7 +73,7 @@ def test_where_there_is_nothing_to_balance(tasks: Path) -> None:
     federation = load(RunSpec.from_dict(task_table("later")).data, 0)
     good = trained(init="early", training={"rounds": 30}).meta_model
     bad = replace(good, theta={name: 10 * leaf + 5 for name, leaf in good.theta.items()})
-    with pytest.raises(SettingError, match=r"gains nothing.*--prior-strength"):
+    with pytest.raises(SettingError, match=r"gains nothing.*PriorSettings\(strength"):
         balanced(SquaredEuclidean(1.0, good.theta), bad, federation, ONE_BY_ONE, seed=0)
 
 

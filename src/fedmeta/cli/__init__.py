@@ -83,7 +83,7 @@ def guarded(
         shell(commands, arguments)
         sys.stdout.flush()
     except FedmetaError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(error.for_shell, error.exit_code)
     except KeyboardInterrupt:
         return _fail(
             "interrupted: a training run can be continued with fedmeta train --resume RUN", 130

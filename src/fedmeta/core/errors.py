@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 
+_IN_PYTHON = {
+    "--device cpu": 'Execution(device="cpu")',
+    "--importance path": 'importance="path"',
+    "--path batched": 'Execution(path="batched")',
+    "--prior RUN_OR_FILE": "PriorSettings(model=RUN_OR_FILE)",
+    "--prior-data FILE": "PriorSettings(data=FILE)",
+    "--prior-strength 0.1": "PriorSettings(strength=0.1)",
+    "--grid or --range": "point",
+    "with --seeds": "by train_many",
+    "with --precise": "with DataSettings(precise=…)",
+    "give --memory": "give Execution a memory of",
+    "with --init": "with start=",
+    "--init": "start=",
+    "--node": "node=",
+    "--out": "folder",
+    "--resume": "resume=True",
+    "--rounds": "number of rounds",
+}
+"""What flags are called in Python, longer ones first."""
+
+_IN_SHELL = {
+    "task = 'regression'": "--task regression",
+    "task = 'classification'": "--task classification",
+}
+
 
 class FedmetaError(Exception):
-    """A problem the user can mend, told in one line.
+    """A problem the user can solve, told in one line, in the language of who asked.
+
+    As text it speaks Python; the command line takes `for_shell`.
 
     Args:
         problem: what went wrong, and where.
-        remedy: what to do about it.
+        remedy: what to do about it; it may name flags.
 
     Example:
-        >>> print(SettingError("penalty is -1.0", "give a number greater than 0"))
-        penalty is -1.0: give a number greater than 0
+        >>> error = RunFolderError("run a has not ended", "continue it with --resume")
+        >>> print(error)
+        run a has not ended: continue it with resume=True
+        >>> print(error.for_shell)
+        run a has not ended: continue it with --resume
     """
 
     exit_code = 2
@@ -24,7 +54,18 @@ class FedmetaError(Exception):
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem = " ".join(problem.split())
         self.remedy = " ".join(remedy.split())
-        super().__init__(f"{self.problem}: {self.remedy}")
+        super().__init__(f"{self.problem}: {_translated(self.remedy, _IN_PYTHON)}")
+
+    @property
+    def for_shell(self) -> str:
+        """The line for somebody who typed a command."""
+        return f"{self.problem}: {_translated(self.remedy, _IN_SHELL)}"
+
+
+def _translated(text: str, words: Mapping[str, str]) -> str:
+    for word, other in words.items():
+        text = text.replace(word, other)
+    return text
 
 
 class SettingError(FedmetaError):
