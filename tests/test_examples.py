@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fedmeta
 from cli.calling import succeed
@@ -66,6 +67,41 @@ def test_fedprox_tuned(tmp_path: Path) -> None:
     succeed(f"tune {data} --algorithm {PROX} --grid pull=0.1,0.5 --out {tmp_path}/search")
     found = json.loads((tmp_path / "search/tuning.json").read_text())
     assert [trial["settings"]["pull"] for trial in found["trials"]] == [0.1, 0.5]
+
+
+def test_a_prior_of_ones_own() -> None:
+    """Its gradient is that of its value, and training is held by it."""
+    huber = load_object(f"{EXAMPLES}/new_prior.py:Huber", "prior")
+    theta_p = {"a": torch.tensor([0.0, 1.0, -2.0])}
+    theta = {"a": torch.tensor([0.005, 1.5, -2.0]), "b": torch.ones(1)}
+    prior = huber(2.0, theta_p)
+    found = torch.func.grad(prior.value)(theta)
+    assert all(torch.allclose(found[name], leaf) for name, leaf in prior.gradient(theta).items())
+    assert float(prior.value(theta)) == pytest.approx(2 * (0.005**2 / 2 + 0.01 * (0.5 - 0.005)))
+    with pytest.raises(fedmeta.FedmetaError, match="width"):
+        huber(2.0, theta_p, width=0.0)
+    free = trained(fedmeta.ADMMFedMeta(penalty=30.0), rounds=8)
+    start = trained(fedmeta.ADMMFedMeta(penalty=30.0), rounds=0).meta_model.theta
+
+    def moved(run: fedmeta.Run) -> float:
+        theta = run.meta_model.theta
+        return sum(float((theta[n] - leaf).square().sum()) for n, leaf in start.items())
+
+    held = trained(fedmeta.ADMMFedMeta(penalty=30.0, prior=huber(5.0, start, 10.0)), rounds=8)
+    assert moved(held) < moved(free)
+
+
+@pytest.mark.slow
+def test_the_prior_runs_as_it_is() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "new_prior.py")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("moved by") == 2
 
 
 @pytest.mark.slow

@@ -33,13 +33,14 @@ from fedmeta.core.sample_sets import NodeData, Samples, union
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import load_object
 from fedmeta.data.pool import Pool
-from fedmeta.priors.regularizer import Proximal, Regularizer
+from fedmeta.priors.regularizer import Divergence, Proximal, Regularizer
 
 __all__ = [
     "Algorithm",
     "Baseline",
     "Contribution",
     "DataError",
+    "Divergence",
     "Facts",
     "Fleet",
     "MetaGradient",

@@ -239,7 +239,7 @@ FILES = [
     from_file("missing value", "a,label\n1,x\n,y\n", "no value in column 'a', row 2", "fill it"),
     from_file("NaN", "a,label\n1,x\nnan,y\n", "row 2 is 'nan'", "fill it or drop the row"),
     from_file("infinity", "a,label\n1,x\ninf,y\n", "'inf', not a finite number", "drop the row"),
-    from_file("float labels", "a,label\n1,0.5\n2,1.5\n", "0.5", "not a class", "'regression'"),
+    from_file("float labels", "a,label\n1,0.5\n2,1.5\n", "0.5", "not a class", "--task regression"),
     from_file("ragged rows", "a,label\n1,x\n2,y,3\n", "row 2 has 3 values", "one value per column"),
     from_file("two equal columns", "a,a,label\n1,2,x\n", "two columns 'a'", "its own name"),
     from_file(
