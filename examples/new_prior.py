@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 import fedmeta
-from fedmeta.contract import Divergence, Tree, require_positive
+from fedmeta.contract import Divergence, Regularizer, Tree, require_positive
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Huber(Divergence):
         return pull
 
 
-def learned(classes: int, seed: int, prior: fedmeta.SquaredEuclidean | Huber | None) -> fedmeta.Run:
+def learned(classes: int, seed: int, prior: Regularizer | None) -> fedmeta.Run:
     """Digits on nodes of so many classes each, tied to an earlier model or free."""
     data = fedmeta.DataSettings("digits", nodes=12, classes_per_node=classes)
     start = None if prior is None else prior.prior
@@ -53,7 +53,10 @@ def learned(classes: int, seed: int, prior: fedmeta.SquaredEuclidean | Huber | N
 def main() -> None:
     """How far each goes from the first model, and what its targets reach."""
     theta_p = learned(2, 0, None).meta_model.theta
-    priors = {"squared": fedmeta.SquaredEuclidean(0.1, theta_p), "huber": Huber(0.1, theta_p)}
+    priors: dict[str, Regularizer] = {
+        "squared": fedmeta.SquaredEuclidean(0.1, theta_p),
+        "huber": Huber(0.1, theta_p),
+    }
     for name, prior in priors.items():
         run = learned(3, 1, prior)
         far = sum((leaf - theta_p[key]).abs().sum() for key, leaf in run.meta_model.theta.items())
