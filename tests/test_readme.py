@@ -27,16 +27,20 @@ def blocks(language: str) -> list[str]:
 
 
 def test_python_block_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = blocks("python")
+    program, by_hand = blocks("python")
     scope: dict[str, object] = {}
     exec(program, scope)
     accuracy, names = capsys.readouterr().out.strip().splitlines()
     assert float(accuracy) > 0.8
     assert names.count("'") == 6
+    exec(by_hand, scope)
+    loss, _, _ = capsys.readouterr().out.partition(" ")
+    assert float(loss) < 1.1
+    assert len(by_hand.strip().splitlines()) == 5
 
 
 def test_python_block_is_ten_lines() -> None:
-    (program,) = blocks("python")
+    program, _ = blocks("python")
     statements = program.split("\n\n", 2)[2]  # after the import and the made-up data
     assert len([line for line in statements.splitlines() if line.strip()]) <= 10
 
