@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, say, table
-from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.errors import DataError, SettingError, require
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.core.run_folder import RunFolder
@@ -21,33 +21,24 @@ from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (
-    Parameter(
-        "run",
-        str,
-        "Run folder or model.safetensors.",
-        argument=True,
-        required=True,
-        metavar="RUN",
-    ),
-    Parameter(
-        "data", str, "The device's samples: .csv, .parquet or .npz.", short="d", metavar="FILE"
-    ),
-    Parameter("target", str, "Instead: a node of the run's own federation.", metavar="NODE"),
-    Parameter("label", str, "Label column (default: label, or y in .npz files)."),
-    Parameter("steps", int, "Gradient steps (default: as trained)."),
+    Parameter("run", "Run folder or model.safetensors.", argument=True, metavar="RUN"),
+    Parameter("data", "The device's samples: .csv, .parquet or .npz.", short="d", metavar="FILE"),
+    Parameter("target", "Instead: a node of the run's own federation.", metavar="NODE"),
+    Parameter("label", "Label column (default: label, or y in .npz files)."),
+    Parameter("steps", "Gradient steps (default: as trained).", int),
     Parameter(
         "support_share",
-        float,
         "Share of the samples to adapt to; the rest measures (default 0.5; 1 uses all).",
+        float,
     ),
-    Parameter("seed", int, "Of the split into the two.", short="s"),
-    Parameter("out", str, "Write the adapted model here.", short="o", metavar="FILE"),
-    *OWN_CODE,
+    Parameter("seed", "Of the split into the two.", int, short="s"),
+    Parameter("out", "Write the adapted model here.", short="o", metavar="FILE"),
+    *options.OWN_CODE,
 )
 
 
 def run(values: Values) -> None:
-    """Adapt, measure before and after, and write the adapted model."""
+    """Adapt a meta-model to a device's own samples; metric before and after."""
     path = Path(values["run"])
     model = open_model(path, values["model"], values["loss"])
     if (values["data"] is None) == (values["target"] is None):
@@ -126,14 +117,8 @@ def _model_labels(model: MetaModel, pool: Pool) -> Array:
 
 
 COMMAND = Command(
-    "adapt",
-    "Adapt a meta-model to a device's own samples; metric before and after.",
-    PARAMETERS,
-    run,
-    example="fedmeta adapt runs/mine --data new_device.csv --out adapted.safetensors",
+    "adapt", PARAMETERS, run, "runs/mine --data new_device.csv --out adapted.safetensors"
 )
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

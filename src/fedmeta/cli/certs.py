@@ -9,24 +9,21 @@ from fedmeta.cli.console import say
 from fedmeta.core.errors import SettingError
 
 PARAMETERS = (
-    Parameter("folder", str, "Folder of the keys.", argument=True, required=True, metavar="FOLDER"),
+    Parameter("folder", "Folder of the keys.", argument=True, metavar="FOLDER"),
     Parameter(
         "host",
-        str,
         "Name or address of the platform, for its certificate (as often as needed).",
         many=True,
     ),
-    Parameter("node", str, "Make a key for this edge (as often as needed).", many=True),
-    Parameter("revoke", str, "Take this edge's key back (as often as needed).", many=True),
+    Parameter("node", "Make a key for this edge (as often as needed).", many=True),
+    Parameter("revoke", "Take this edge's key back (as often as needed).", many=True),
     Parameter(
         "fence",
-        str,
         "Write an nginx configuration that listens here and passes only edges' calls on.",
         metavar="HOST:PORT",
     ),
     Parameter(
         "platform",
-        str,
         "Where the SuperLink listens, for --fence.",
         metavar="HOST:PORT",
         default="127.0.0.1:8000",
@@ -35,7 +32,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Make what is asked for, and say where it lies."""
+    """Make the certificates and keys of a trial fleet, revoke a key, write the fence."""
     # Imported here: `fedmeta --help` needs no extra.
     from fedmeta.fleet.certificates import (
         make_authority,
@@ -75,14 +72,8 @@ def run(values: Values) -> None:
 
 
 COMMAND = Command(
-    "certs",
-    "Make the certificates and keys of a trial fleet, revoke a key, write the fence.",
-    PARAMETERS,
-    run,
-    example="fedmeta certs keys --host platform.example --node edge-1 --node edge-2",
+    "certs", PARAMETERS, run, "keys --host platform.example --node edge-1 --node edge-2"
 )
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

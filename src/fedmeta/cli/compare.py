@@ -22,15 +22,15 @@ from fedmeta.studies.compare import Contestant, Equal, compare
 PARAMETERS = (
     Parameter(
         "algorithms",
-        str,
         "Algorithms to compare, the first against all others; settings may follow a colon: "
         "fedavg:local_steps=5,step_size=0.1",
         argument=True,
         many=True,
+        required=False,
     ),
     *options.CONFIG,
     options.SEEDS,
-    Parameter("equal", str, "Give all equal rounds or equal gradients.", metavar="WHAT"),
+    Parameter("equal", "Give all equal rounds or equal gradients.", metavar="WHAT"),
     options.OUT,
     *options.DATA,
     *options.METHOD,
@@ -41,7 +41,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Compare and print the table."""
+    """Compare algorithms on the same nodes, splits and initial weights."""
     equal: Any = values["equal"] or "rounds"
     require_choice("equal", equal, ("rounds", "gradients"))
     full = options.settings_table(PARAMETERS, values)
@@ -156,14 +156,8 @@ def _points(metric: str, difference: dict[str, Any]) -> str:
 
 
 COMMAND = Command(
-    "compare",
-    "Compare algorithms on the same nodes, splits and initial weights.",
-    PARAMETERS,
-    run,
-    example="fedmeta compare admm-fedmeta fedavg per-fedavg --data digits --seeds 3",
+    "compare", PARAMETERS, run, "admm-fedmeta fedavg per-fedavg --data digits --seeds 3"
 )
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

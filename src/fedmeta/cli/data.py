@@ -20,28 +20,26 @@ _G = "Getting data"
 PARAMETERS = (
     Parameter(
         "get",
-        str,
         "'get NAME' fetches fashion-mnist, cifar10, cifar100 or huggingface:OWNER/NAME instead.",
         argument=True,
         many=True,
         metavar="[get NAME]",
+        required=False,
     ),
     *options.CONFIG,
     options.SEED,
     Parameter(
         "out",
-        str,
         "Write the description to this JSON file, or what was got from the hub to this .npz.",
         short="o",
         metavar="FILE",
     ),
     *options.DATA,
-    Parameter("split", str, "Part of a data set of the hub.", _G, default="train"),
+    Parameter("split", "Part of a data set of the hub.", panel=_G, default="train"),
     Parameter(
         "partitioner",
-        str,
         "A partitioner of flwr-datasets for it, as NAME:OPTION=VALUE,…",
-        _G,
+        panel=_G,
         metavar="NAME:OPTIONS",
     ),
 )
@@ -50,7 +48,7 @@ _MOST_NODES, _MOST_CLASSES = 60, 40
 
 
 def run(values: Values) -> None:
-    """Print nodes, sizes and classes per node; or get a data set."""
+    """Describe a federation: nodes, sizes, classes per node as a picture. Or get public data."""
     if values["get"]:
         get(values)
         return
@@ -102,15 +100,7 @@ def picture(nodes: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
     return "\n".join([*lines, "  ".join([*named, *more, "● target"])])
 
 
-COMMAND = Command(
-    "data",
-    "Describe a federation: nodes, sizes, classes per node as a picture. Or get public data.",
-    PARAMETERS,
-    run,
-    example="fedmeta data --data digits --partition dirichlet --nodes 30",
-)
+COMMAND = Command("data", PARAMETERS, run, "--data digits --partition dirichlet --nodes 30")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

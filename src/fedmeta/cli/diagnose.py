@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import progress_bars, say, table
-from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table
@@ -28,25 +28,22 @@ from fedmeta.training.train import with_strength
 _ROWS = 8  # rounds in the printed table; all are in the file
 
 PARAMETERS = (
-    Parameter("run", str, "Folder of a run of admm-fedmeta.", argument=True, required=True),
-    Parameter("every", int, "Look at every so manieth round.", default="1; in long runs 200 looks"),
+    Parameter("run", "Folder of a run of admm-fedmeta.", argument=True),
+    Parameter("every", "Look at every so manieth round.", int, default="1; in long runs 200 looks"),
     Parameter(
-        "points",
-        int,
-        "Models on the way to estimate constants at, beside the last.",
-        default="1",
+        "points", "Models on the way to estimate constants at, beside the last.", int, default="1"
     ),
-    Parameter("nodes", int, "Sources to find constants of, at most.", default="50"),
-    Parameter("target", str, "Target to judge adaptation at.", default="the worst"),
-    Parameter("seed", int, "Of the searches for constants.", short="s", default="0"),
-    Parameter("device", str, "cpu or cuda.", default="as in training"),
-    Parameter("memory", float, "Memory budget in GiB.", default="as in training"),
-    *OWN_CODE,
+    Parameter("nodes", "Sources to find constants of, at most.", int, default="50"),
+    Parameter("target", "Target to judge adaptation at.", default="the worst"),
+    Parameter("seed", "Of the searches for constants.", int, short="s", default="0"),
+    Parameter("device", "cpu or cuda.", default="as in training"),
+    Parameter("memory", "Memory budget in GiB.", float, default="as in training"),
+    *options.OWN_CODE,
 )
 
 
 def run(values: Values) -> None:
-    """Print what theory says of the run, and write diagnosis.json and diagnosis.html."""
+    """Hold a run against the convergence theory: constants, penalties, bounds, verdicts."""
     folder = RunFolder.open(Path(values["run"]))
     settings = _settings(values)
     job = _reopened(folder, values)
@@ -149,15 +146,7 @@ def _form(each: dict[str, Any]) -> str:
     return "printed" if each["printed"] else "derived"
 
 
-COMMAND = Command(
-    "diagnose",
-    "Hold a run against the convergence theory: constants, penalties, bounds, verdicts.",
-    PARAMETERS,
-    run,
-    example="fedmeta diagnose runs/mine",
-)
+COMMAND = Command("diagnose", PARAMETERS, run, "runs/mine")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

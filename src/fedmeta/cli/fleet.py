@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmeta.cli import setting_options as options
-from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.command import Command, Parameter, Values, under
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import free_folder, print_report, print_result
@@ -21,29 +21,21 @@ from fedmeta.data import load
 if TYPE_CHECKING:
     from fedmeta.fleet.transport import FleetSettings
 
-_F = "Fleet"
-FLEET = (
-    Parameter("edges", int, "How many edges to wait for before the first round.", _F, default="2"),
-    Parameter("quorum", float, "Share of the edges asked that must answer.", _F, default="0.5"),
-    Parameter(
-        "deadline", float, "Longest wait for a round's answers, in seconds.", _F, default="300"
-    ),
-    Parameter("insecure", bool, "Neither encrypt nor authenticate: on trusted networks only.", _F),
-    Parameter("port", int, "Where the platform listens.", _F),
-    Parameter(
-        "secure_aggregation",
-        bool,
-        "Let the platform see the sum of all edges alone.",
-        _F,
-        setting="uplink.secure_aggregation",
-    ),
+FLEET = under(
+    "Fleet",
+    Parameter("edges", "How many edges to wait for before the first round.", int, default="2"),
+    Parameter("quorum", "Share of the edges asked that must answer.", float, default="0.5"),
+    Parameter("deadline", "Longest wait for a round's answers, in seconds.", float, default="300"),
+    Parameter("insecure", "Neither encrypt nor authenticate: on trusted networks only.", bool),
+    Parameter("port", "Where the platform listens.", int),
+    options.option("uplink.secure_aggregation", "Let the platform see the sum of all edges alone."),
 )
 _LEFT_OUT = ("seeds", "lost", "track")
 PARAMETERS = (*FLEET, *(each for each in TRAIN if each.name not in _LEFT_OUT))
 
 
 def run(values: Values) -> None:
-    """Start platform and edges, train, stop them, and print what came of it."""
+    """Try a whole fleet on this machine: a platform and edges as processes, over Flower."""
     from fedmeta.fleet.local_fleet import run_trial
     from fedmeta.fleet.plan import edges_folder
 
@@ -157,15 +149,7 @@ def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
     return folder
 
 
-COMMAND = Command(
-    "fleet",
-    "Try a whole fleet on this machine: a platform and edges as processes, over Flower.",
-    PARAMETERS,
-    run,
-    example="fedmeta fleet --data digits --edges 2 --rounds 5",
-)
+COMMAND = Command("fleet", PARAMETERS, run, "--data digits --edges 2 --rounds 5")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -42,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
     groups: dict[str, Any] = {}
-    parser.epilog = f"example: {command.example}" if command.example else None
+    parser.epilog = f"example: {command.example}"
     for each in command.parameters:
         group = groups.setdefault(each.panel, parser.add_argument_group(each.panel))
         if each.argument:

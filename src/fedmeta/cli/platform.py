@@ -25,24 +25,23 @@ _DEFAULT_PORT = 8000
 _LEFT_OUT = ("seeds", "lost", "track", "data", "folder", "partition", "nodes", "classes_per_node")
 PARAMETERS = (
     *FLEET,
-    Parameter("host", str, "Address to listen at.", "Fleet", default="127.0.0.1"),
+    Parameter("host", "Address to listen at.", panel="Fleet", default="127.0.0.1"),
     Parameter(
         "certs",
-        str,
         "Folder with ca.crt, server.pem, server.key, nodes/*.pub.",
-        "Fleet",
+        panel="Fleet",
         default="certs",
     ),
     Parameter(
-        "targets", str, "File with nodes to judge the model on, which take no part.", "Fleet"
+        "targets", "File with nodes to judge the model on, which take no part.", panel="Fleet"
     ),
-    Parameter("prepare", bool, "Start nothing: print Flower's own commands for it.", "Fleet"),
+    Parameter("prepare", "Start nothing: print Flower's own commands for it.", bool, panel="Fleet"),
     *(each for each in TRAIN if each.name not in (*_LEFT_OUT, "precise")),
 )
 
 
 def run(values: Values) -> None:
-    """Start a SuperLink and a run, say how edges join, and follow it to its end."""
+    """Train over edges on other machines, over Flower."""
     from fedmeta.fleet import flower_commands as programs
     from fedmeta.fleet.flower_commands import Credentials
     from fedmeta.fleet.launch import Host, run_to_end, running_platform
@@ -130,14 +129,8 @@ def _say_how_to_join(certs: Path | None, address: str, port: int) -> None:
 
 
 COMMAND = Command(
-    "platform",
-    "Train over edges on other machines, over Flower.",
-    PARAMETERS,
-    run,
-    example="fedmeta platform --edges 3 --rounds 100 --certs certs --out runs/fleet",
+    "platform", PARAMETERS, run, "--edges 3 --rounds 100 --certs certs --out runs/fleet"
 )
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -24,22 +24,23 @@ from fedmeta.training.callbacks import Callback
 _SETTINGS = ("folder", "nodes", "precise", "rounds")
 
 PARAMETERS = (
-    Parameter("sequence", str, f"A TOML file, or one of {', '.join(ready())}.", argument=True),
+    Parameter(
+        "sequence", f"A TOML file, or one of {', '.join(ready())}.", argument=True, required=False
+    ),
     Parameter(
         "method",
-        str,
         f"{', '.join(NAMES)}, several joined by +, or all; as often as needed.",
         many=True,
         default="as the sequence says",
     ),
-    Parameter("strength", float, "λ of the method's prior.", default="as the sequence says"),
+    Parameter("strength", "λ of the method's prior.", float, default="as the sequence says"),
     options.SEEDS,
     options.OUT,
-    Parameter("resume", str, "Continue the sequence in this folder.", metavar="FOLDER"),
+    Parameter("resume", "Continue the sequence in this folder.", metavar="FOLDER"),
     Parameter(
         "edges",
-        int,
         "Train over a fleet of so many edges, as processes over Flower.",
+        int,
         default="in this process",
     ),
     *(each for each in (*options.DATA, *options.METHOD) if each.name in _SETTINGS),
@@ -49,7 +50,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Learn the tasks with every method, and print and keep what came of it."""
+    """Learn tasks one after the other and measure what is forgotten."""
     if values["resume"]:
         folder = Path(values["resume"])
         sequence, methods, seeds = _resumed(values)
@@ -180,14 +181,8 @@ def _after(tasks: list[str], number: int, rows: int) -> str:
 
 
 COMMAND = Command(
-    "sequence",
-    "Learn tasks one after the other and measure what is forgotten.",
-    PARAMETERS,
-    run,
-    example="fedmeta sequence digits --method none --method replay+euclidean --seeds 3",
+    "sequence", PARAMETERS, run, "digits --method none --method replay+euclidean --seeds 3"
 )
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -29,20 +29,13 @@ PARAMETERS = (
     options.SEED,
     options.SEEDS,
     options.OUT,
-    Parameter("resume", str, "Continue the run in this folder.", metavar="RUN"),
-    Parameter("track", str, "Log to tensorboard or mlflow too (may be given twice).", many=True),
+    Parameter("resume", "Continue the run in this folder.", metavar="RUN"),
+    Parameter("track", "Log to tensorboard or mlflow too (may be given twice).", many=True),
     *options.DATA,
     *options.METHOD,
     *options.ALGORITHM,
     *options.PRIOR,
-    Parameter(
-        "importance",
-        str,
-        "Store what each parameter mattered with the run: none, fisher or path.",
-        options.PRIOR[0].panel,
-        setting="importance",
-        default="none",
-    ),
+    options.IMPORTANCE,
     *options.PARTICIPATION,
     *options.UPLINK,
     *options.MACHINE,
@@ -50,7 +43,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Train, or continue, and print what came of it."""
+    """Train a meta-model on the source nodes and evaluate it on the targets."""
     full = options.settings_table(PARAMETERS, values)
     if values["seeds"] is not None:
         _train_repeats(values, full)
@@ -216,15 +209,7 @@ def free_folder(parent: Path, name: str) -> Path:
     return path
 
 
-COMMAND = Command(
-    "train",
-    "Train a meta-model on the source nodes and evaluate it on the targets.",
-    PARAMETERS,
-    run,
-    example="fedmeta train --data digits --penalty 0.1 --rounds 100",
-)
+COMMAND = Command("train", PARAMETERS, run, "--data digits --penalty 0.1 --rounds 100")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

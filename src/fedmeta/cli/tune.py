@@ -20,7 +20,6 @@ PARAMETERS = (
     *options.CONFIG,
     Parameter(
         "grid",
-        str,
         "Values to try for a setting of the algorithm or the prior, e.g. --grid penalty=0.1,0.3,1 "
         "or --grid prior.strength=0,0.1,1 (as often as needed).",
         many=True,
@@ -28,14 +27,13 @@ PARAMETERS = (
     ),
     Parameter(
         "range",
-        str,
         "Range to draw from on a log scale, e.g. --range penalty=0.01..10 (needs --trials).",
         many=True,
         metavar="KEY=LOW..HIGH",
     ),
-    Parameter("trials", int, "Random draws instead of the whole grid."),
+    Parameter("trials", "Random draws instead of the whole grid.", int),
     options.SEED,
-    Parameter("seeds", int, "How many repeats, each with its own held-out nodes and weights."),
+    Parameter("seeds", "How many repeats, each with its own held-out nodes and weights.", int),
     options.OUT,
     *options.DATA,
     *options.METHOD,
@@ -47,7 +45,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Try all points and print them, the best one marked."""
+    """Search hyper-parameters on a held-out fifth of the source nodes, never on targets."""
     full = options.settings_table(PARAMETERS, values)
     count = values["seeds"] if values["seeds"] is not None else 3
     require(count >= 1, "seeds", count, "a whole number of at least 1")
@@ -155,14 +153,8 @@ def _range(key: str, text: str) -> Range:
 
 
 COMMAND = Command(
-    "tune",
-    "Search hyper-parameters on a held-out fifth of the source nodes, never on targets.",
-    PARAMETERS,
-    run,
-    example="fedmeta tune --data digits --algorithm fedavg --grid step_size=0.01,0.1,1",
+    "tune", PARAMETERS, run, "--data digits --algorithm fedavg --grid step_size=0.01,0.1,1"
 )
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

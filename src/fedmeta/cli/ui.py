@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 HOST, PORT = "127.0.0.1", 8484
 
 PARAMETERS = (
-    Parameter("folder", str, "Folder that holds the runs.", argument=True, required=True),
-    Parameter("port", int, "Port; 0 takes a free one.", default=str(PORT), short="p"),
-    Parameter("host", str, "Address to listen on.", default=f"{HOST}, this machine alone"),
-    Parameter("no_browser", bool, "Only say where the page is."),
+    Parameter("folder", "Folder that holds the runs.", argument=True),
+    Parameter("port", "Port; 0 takes a free one.", int, default=str(PORT), short="p"),
+    Parameter("host", "Address to listen on.", default=f"{HOST}, this machine alone"),
+    Parameter("no_browser", "Only say where the page is.", bool),
 )
 
 
 def run(values: Values) -> None:
-    """Serve the page until it is interrupted."""
+    """Show a folder of runs on a local web page, and watch models adapt."""
     folder = Path(values["folder"])
     _check_folder(folder)
     host = values["host"] or HOST
@@ -94,15 +94,7 @@ def _has_screen() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-COMMAND = Command(
-    "ui",
-    "Show a folder of runs on a local web page, and watch models adapt.",
-    PARAMETERS,
-    run,
-    example="fedmeta ui runs",
-)
+COMMAND = Command("ui", PARAMETERS, run, "runs")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()
