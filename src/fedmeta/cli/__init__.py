@@ -15,7 +15,6 @@ from fedmeta.cli.command import Command
 from fedmeta.cli.plain_shell import run_plain
 from fedmeta.core.errors import FedmetaError
 
-
 _NAMES = (
     *("train", "adapt", "export", "evaluate", "compare", "tune", "importance", "report", "data"),
     *("diagnose", "sequence", "reproduce", "fleet", "certs", "platform", "edge", "ui"),

@@ -28,7 +28,7 @@ class Parameter:
         kind: int, float, str or bool (a switch).
         panel: heading it stands under in --help.
         argument: positional instead of a flag.
-        required: must be given (arguments only).
+        required: must be given; of arguments that may not be given several times.
         many: may be given several times.
         short: a one-letter flag, without its dash.
         setting: dotted place in the settings table that it overrides; "{algorithm}" stands for the
@@ -65,6 +65,11 @@ class Parameter:
     def flags(self) -> list[str]:
         """All flags."""
         return [self.flag, *([f"-{self.short}"] if self.short else [])]
+
+
+def given(values: Values, *names: str) -> Values:
+    """Those of the values that were given."""
+    return {name: values[name] for name in names if values[name] is not None}
 
 
 def under(panel: str, *parameters: Parameter) -> tuple[Parameter, ...]:

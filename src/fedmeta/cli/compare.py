@@ -11,8 +11,7 @@ from fedmeta.algorithms import ALGORITHMS
 from fedmeta.algorithms.algorithm import takes_prior
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
-from fedmeta.cli.train import free_folder, print_report
+from fedmeta.cli.console import plus_minus, print_report, progress_bars, results_folder, say, table
 from fedmeta.config.spec import RunSpec, build_algorithm
 from fedmeta.config.tables import Table, merged, nested, subtable
 from fedmeta.core.errors import SettingError, require, require_choice
@@ -26,7 +25,6 @@ PARAMETERS = (
         "fedavg:local_steps=5,step_size=0.1",
         argument=True,
         many=True,
-        required=False,
     ),
     *options.CONFIG,
     options.SEEDS,
@@ -75,7 +73,7 @@ def compare_and_print(
             "there is a prior model, but none of the algorithms takes one",
             "compare admm-fedmeta too, or leave [prior] out",
         )
-    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), folder_name)
+    folder = results_folder(values["out"], folder_name)
     say(
         f"{settings.data_settings.name}: {len(contestants)} algorithms × {count} seeds, "
         f"{settings.training.rounds} rounds, equal {equal}"
@@ -116,21 +114,15 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     precise = all("precise" in row for row in comparison["rows"])
     rows = []
     for row in comparison["rows"]:
-        difference = differences.get(row["label"])
-        further = []
+        less = differences.get(row["label"])
+        both = [(row, less)]
         if precise:
-            reached = row["precise"]
-            further = [
-                plus_minus(metric, reached["mean"], reached["ci95"]),
-                "" if difference is None else _points(metric, difference["precise"]),
-            ]
+            both.append((row["precise"], less and less["precise"]))
         rows.append(
             [
                 row["label"],
-                percent(metric, row["before_mean"]),
-                plus_minus(metric, row["mean"], row["ci95"]),
-                "" if difference is None else _points(metric, difference),
-                *further,
+                plus_minus(metric, row["before_mean"], None),
+                *(cell for found, less in both for cell in _cells(metric, found, less)),
                 str(row["rounds"]),
                 f"{row['gradient_evaluations']:.0f}",
                 f"{row['bytes_per_node'] / 1e6:.1f}",
@@ -146,18 +138,19 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     table(title, columns, rows)
 
 
-def _points(metric: str, difference: dict[str, Any]) -> str:
-    """A paired difference for people: accuracies differ by percentage points."""
-    mean, width = difference["mean"], difference["ci95"]
+def _cells(metric: str, found: dict[str, Any], less: dict[str, Any] | None) -> list[str]:
+    """What was reached, and the paired difference: accuracies differ by percentage points."""
+    reached = plus_minus(metric, found["mean"], found["ci95"])
+    if less is None:
+        return [reached, ""]
+    mean, width = less["mean"], less["ci95"]
     if metric == "accuracy":
         interval = "" if width is None else f" ± {100 * width:.1f}"
-        return f"{100 * mean:+.1f}{interval} points"
-    return f"{mean:+.3g}" + ("" if width is None else f" ± {width:.2g}")
+        return [reached, f"{100 * mean:+.1f}{interval} points"]
+    return [reached, f"{mean:+.3g}" + ("" if width is None else f" ± {width:.2g}")]
 
 
-COMMAND = Command(
-    "compare", PARAMETERS, run, "admm-fedmeta fedavg per-fedavg --data digits --seeds 3"
-)
+COMMAND = Command("compare", PARAMETERS, run, "admm-fedmeta fedavg per-fedavg --seeds 3")
 
 if __name__ == "__main__":
     COMMAND.main()

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.cli import setting_options as options
-from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.command import Command, Parameter, Values, under
 from fedmeta.cli.console import say, write_result
 from fedmeta.cli.data_get import get
 from fedmeta.config.spec import RunSpec
 from fedmeta.data import describe, load
 
-_G = "Getting data"
 PARAMETERS = (
     Parameter(
         "get",
@@ -24,7 +23,6 @@ PARAMETERS = (
         argument=True,
         many=True,
         metavar="[get NAME]",
-        required=False,
     ),
     *options.CONFIG,
     options.SEED,
@@ -35,12 +33,14 @@ PARAMETERS = (
         metavar="FILE",
     ),
     *options.DATA,
-    Parameter("split", "Part of a data set of the hub.", panel=_G, default="train"),
-    Parameter(
-        "partitioner",
-        "A partitioner of flwr-datasets for it, as NAME:OPTION=VALUE,…",
-        panel=_G,
-        metavar="NAME:OPTIONS",
+    *under(
+        "Getting data",
+        Parameter("split", "Part of a data set of the hub.", default="train"),
+        Parameter(
+            "partitioner",
+            "A partitioner of flwr-datasets for it, as NAME:OPTION=VALUE,…",
+            metavar="NAME:OPTIONS",
+        ),
     ),
 )
 _SHADES = " ░▒▓█"
@@ -52,8 +52,7 @@ def run(values: Values) -> None:
     if values["get"]:
         get(values)
         return
-    table = options.settings_table(PARAMETERS, values)
-    settings = RunSpec.from_dict(table)
+    settings = RunSpec.from_dict(options.settings_table(PARAMETERS, values))
     about = describe(load(settings.data_settings, settings.training.seed))
     counts = about["counts"]
     say(f"{about['name']}: {about['task']['kind']}, samples of shape {tuple(about['input_shape'])}")

@@ -7,17 +7,14 @@ import socket
 import time
 from pathlib import Path
 
-from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.command import Command, Parameter, Values, given, under
 from fedmeta.cli.console import say
 from fedmeta.core.errors import SettingError, require
 
-_X = "Machine"
 _RETRIES, _PAUSE, _LONG = 10, 10, 120  # tries; seconds between them; seconds that make one good
 PARAMETERS = (
     Parameter("platform", "Where the platform is reached.", metavar="HOST:PORT"),
-    Parameter(
-        "data", "This device's samples: .csv, .parquet, .npz or a folder of images.", short="d"
-    ),
+    Parameter("data", "Its samples: .csv, .parquet, .npz or a folder of images.", short="d"),
     Parameter("label", "Label column.", default="label"),
     Parameter("node", "Column that says whose sample it is, if it serves several devices."),
     Parameter("name", "What the platform knows it by.", default="host name"),
@@ -26,9 +23,12 @@ PARAMETERS = (
     Parameter("insecure", "Neither encrypt nor authenticate: on trusted networks only.", bool),
     Parameter("retries", "Tries to connect after one that failed.", int, default="10"),
     Parameter("prepare", "Start nothing: print Flower's own commands for it.", bool),
-    Parameter("device", "cpu or cuda.", panel=_X),
-    Parameter("threads", "CPU threads.", int, panel=_X),
-    Parameter("memory", "Memory budget in GiB.", float, panel=_X),
+    *under(
+        "Machine",
+        Parameter("device", "cpu or cuda."),
+        Parameter("threads", "CPU threads.", int),
+        Parameter("memory", "Memory budget in GiB.", float),
+    ),
 )
 
 
@@ -52,8 +52,7 @@ def run(values: Values) -> None:
     data = EdgeData(str(path), values["label"], values["node"])
     check_readable(data)
     home = Path(values["home"] or f"edges/{name}")
-    machine = {k: values[k] for k in ("device", "threads", "memory") if values[k] is not None}
-    Edge(name, data, machine).save(home)
+    Edge(name, data, given(values, "device", "threads", "memory")).save(home)
     certs = Credentials(Path(values["certs"] or "certs"))
     credentials = None if values["insecure"] else certs
     if values["prepare"]:
@@ -84,9 +83,7 @@ def run(values: Values) -> None:
     )
 
 
-COMMAND = Command(
-    "edge", PARAMETERS, run, "--platform 10.0.0.1:9443 --data mine.csv --label activity"
-)
+COMMAND = Command("edge", PARAMETERS, run, "--platform 10.0.0.1:9443 --data mine.csv --label kind")
 
 if __name__ == "__main__":
     COMMAND.main()

@@ -27,9 +27,7 @@ PARAMETERS = (
     Parameter("inner_step_size", "Another step size α for the adaptation.", float),
     Parameter("per_node", "Print every target node.", bool),
     Parameter("out", "Write the numbers to this JSON file.", short="o", metavar="FILE"),
-    Parameter(
-        "seed", "Of the nodes of other data (--data).", int, short="s", setting="training.seed"
-    ),
+    Parameter("seed", "Of nodes of other data (--data).", int, short="s", setting="training.seed"),
     *options.OWN_CODE,
     *(each for each in options.CONFIG if each.name != "preset"),
     *options.DATA,

@@ -13,10 +13,9 @@ from fedmeta.core.errors import SettingError, require, require_choice
 from fedmeta.core.storage import writing
 from fedmeta.data.loading import read_own
 from fedmeta.fleet.reopen import open_model
-from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (
-    Parameter("run", "Run folder or model.safetensors.", argument=True, metavar="RUN"),
+    Parameter("run", "Run folder or model.safetensors.", argument=True),
     Parameter("out", "The file to write.", short="o", metavar="FILE.onnx"),
     Parameter("format", "What to write.", default="onnx"),
     Parameter("adaptable", "Write the adaptation into the file: devices adapt with it.", bool),
@@ -38,7 +37,11 @@ def run(values: Values) -> None:
         raise SettingError("--label and --steps go with --adapted", "give --adapted DATA as well")
     model = open_model(Path(values["run"]), values["model"], values["loss"])
     if values["adapted"] is not None:
-        model = _adapted(model, values)
+        steps, features = values["steps"], model.about.get("features") or None
+        require(steps is None or steps >= 0, "steps", steps, "a whole number of at least 0")
+        pool = read_own(values["adapted"], model.task.kind, values["label"], features=features)
+        named = np.array(pool.class_names)[pool.labels] if pool.class_names else pool.labels
+        model = model.adapt(pool.inputs, named, steps=steps)
     file = Path(values["out"])
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -46,15 +49,6 @@ def run(values: Values) -> None:
     what = "the meta-model" if values["adapted"] is None else "the adapted model"
     how = "adapts and predicts" if values["adaptable"] else "predicts"
     say(f"{what} written to {file} ({file.stat().st_size / 1e6:.2g} MB), a graph that {how}")
-
-
-def _adapted(model: MetaModel, values: Values) -> MetaModel:
-    steps = values["steps"]
-    require(steps is None or steps >= 0, "steps", steps, "a whole number of at least 0")
-    features = model.about.get("features") or None
-    pool = read_own(values["adapted"], model.task.kind, values["label"], features=features)
-    named = np.array(pool.class_names)[pool.labels] if pool.class_names else pool.labels
-    return model.adapt(pool.inputs, named, steps=steps)
 
 
 COMMAND = Command("export", PARAMETERS, run, "runs/mine --adaptable --out model.onnx")

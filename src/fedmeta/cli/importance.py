@@ -14,18 +14,11 @@ from fedmeta.models.meta_model import MetaModel
 from fedmeta.training.run_importance import store_importance
 
 PARAMETERS = (
-    Parameter("run", "Run folder.", argument=True, metavar="RUN"),
+    Parameter("run", "Run folder.", argument=True),
     Parameter(
-        "kind",
-        "fisher (asks the source nodes) or path (of a run trained with --importance path).",
-        default="fisher",
+        "kind", "fisher (asks the sources) or path (of train --importance path).", default="fisher"
     ),
-    Parameter(
-        "add",
-        "Run of an earlier task whose importance counts too (as often as needed).",
-        many=True,
-        metavar="RUN",
-    ),
+    Parameter("add", "Earlier run that counts too (repeatable).", many=True, metavar="RUN"),
     Parameter("device", "cpu or cuda.", default="cpu"),
     *options.OWN_CODE,
 )
@@ -44,10 +37,8 @@ def run(values: Values) -> None:
 def print_importance(file: Path, kind: str, model: MetaModel) -> None:
     """What the stored importance of a run says of its model."""
     stored, _ = read_tensors(file, "importance")
-    rows = [
-        [name, *(f"{float(value):.3g}" for value in (leaf.mean(), leaf.max()))]
-        for name, leaf in ((name, stored[name]) for name in model.theta)
-    ]
+    leaves = {name: stored[name] for name in model.theta}
+    rows = [[name, f"{leaf.mean():.3g}", f"{leaf.max():.3g}"] for name, leaf in leaves.items()]
     table(f"importance ({kind}) of the parameters, by tensor", ["tensor", "mean", "largest"], rows)
     say(f"written to {file}")
 

@@ -21,12 +21,7 @@ PARAMETERS = (
         "summary.json from the results again; render: that, and tables and figures.",
         argument=True,
     ),
-    Parameter(
-        "only",
-        "Cells whose path fits a pattern like '*/cifar10/*' (as often as needed).",
-        many=True,
-        metavar="PATTERN",
-    ),
+    Parameter("only", "Only cells like '*/cifar10/*' (repeatable).", many=True, metavar="PATTERN"),
     Parameter("list", "Show the cells and whether they have results; run nothing.", bool),
     Parameter("force", "Run again what has a current result.", bool),
     Parameter("seconds", "Start no further cell after so many seconds.", float),

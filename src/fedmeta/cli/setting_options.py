@@ -59,8 +59,9 @@ def described(owner: type, name: str) -> str:
         ('CPU threads.', 'float32 or float64.')
     """
     entry = re.search(rf"^    {name}: (.+(\n {{8}}.+)*)", inspect.getdoc(owner) or "", re.MULTILINE)
-    text = " ".join(entry[1].split()) if entry else ""
-    first = re.split(r"\. |\.$|; None", text)[0]
+    if entry is None:
+        return ""
+    first = re.split(r"\. |\.$|; None", " ".join(entry[1].split()))[0]
     return re.sub(r'["`]', "", first[:1].upper() + first[1:]) + "."
 
 
@@ -68,10 +69,7 @@ CONFIG = (
     Parameter("config", "Settings file (TOML); flags override it.", short="c", metavar="FILE"),
     Parameter("preset", "paper (as printed) or authors (as in their code).", setting="preset"),
     Parameter(
-        "set",
-        "Any other setting, e.g. --set data.min_samples=10 (as often as needed).",
-        many=True,
-        metavar="KEY=VALUE",
+        "set", "Any setting, e.g. data.min_samples=10 (repeatable).", many=True, metavar="KEY=VALUE"
     ),
 )
 SEED = option("training.seed", "Fixes everything that is drawn.", short="s")
@@ -108,8 +106,8 @@ METHOD = under(
     Parameter("loss", "auto, cross-entropy, squared-error or file.py:function.", setting="loss"),
     option("inner.step_size", "α: step size of the adaptation.", flag="inner_step_size"),
     option("inner.steps", "Steps of the adaptation.", flag="inner_steps"),
-    option("inner.scope", flag="inner_scope"),
-    option("inner.learned"),
+    option("inner.scope", "What adaptation moves: head, all or name patterns.", "inner_scope"),
+    option("inner.learned", "Learn step sizes of the adaptation: none, tensor or parameter."),
     option("training.rounds", "T: communication rounds.", short="r"),
     option("augmentation.flip", "Mirror the devices' images at random in training."),
     option("augmentation.shift", "Shift the devices' images at random by so many pixels at most."),
@@ -124,32 +122,22 @@ ALGORITHM = under(
         short="a",
         setting="algorithm",
     ),
-    option(
-        "algorithms.{algorithm}.penalty",
-        "auto, or ρ as a number: larger is slower and safer.",
-        metavar="RHO",
-    ),
+    option("algorithms.{algorithm}.penalty", "auto, or ρ (larger: slower, safer).", metavar="RHO"),
     option("algorithms.{algorithm}.step_size", "Outer step size of algorithms without ρ."),
     option("algorithms.{algorithm}.local_steps", "Steps a device takes per round."),
     option("algorithms.{algorithm}.curvature", "exact, finite-difference or none."),
 )
 
-PARTICIPATION = under("Method", option("participation.fraction"), option("participation.lost"))
+PARTICIPATION = under(
+    "Method",
+    option("participation.fraction", "Share of devices asked per round."),
+    option("participation.lost"),
+)
 
 PRIOR = under(
     "Earlier tasks",
-    option(
-        "prior.model",
-        "Run, checkpoint or model file of an earlier task, to be held near to.",
-        flag="prior",
-        metavar="RUN_OR_FILE",
-    ),
-    option(
-        "prior.strength",
-        "λ: how strongly it holds, a number or auto (trains twice).",
-        flag="prior_strength",
-        metavar="LAMBDA",
-    ),
+    option("prior.model", flag="prior", metavar="RUN_OR_FILE"),
+    option("prior.strength", "λ ≥ 0, or auto (trains twice).", "prior_strength", metavar="LAMBDA"),
     option(
         "prior.kind",
         "By what: euclidean, fisher, path, outputs, generalised-kl, itakura-saito or "
@@ -158,10 +146,7 @@ PRIOR = under(
     ),
     option("prior.data", flag="prior_data", metavar="FILE"),
     Parameter(
-        "init",
-        "Run, checkpoint or model file whose parameters to start from.",
-        setting="init",
-        metavar="RUN_OR_FILE",
+        "init", "Run, checkpoint or model to start from.", setting="init", metavar="RUN_OR_FILE"
     ),
 )
 (IMPORTANCE,) = under(
@@ -179,13 +164,9 @@ MACHINE = under(
 
 UPLINK = under(
     "Uplink",
-    option(
-        "uplink.guard.outliers",
-        "What becomes of outsized contributions: keep, reject or clip.",
-        flag="guard",
-    ),
+    option("uplink.guard.outliers", "Outsized contributions: keep, reject or clip.", "guard"),
     option("uplink.privacy.dp", "Differential privacy of devices: none, local or central."),
-    option("uplink.privacy.epsilon"),
+    option("uplink.privacy.epsilon", "ε wanted over all rounds."),
     option("uplink.privacy.clip", "Largest norm of what a device sends, per weight."),
     option("uplink.compression.method", "Shorten uploads: none, 8-bit or top-k.", flag="compress"),
 )

@@ -21,7 +21,7 @@ PARAMETERS = (
     Parameter(
         "grid",
         "Values to try for a setting of the algorithm or the prior, e.g. --grid penalty=0.1,0.3,1 "
-        "or --grid prior.strength=0,0.1,1 (as often as needed).",
+        "or --grid prior.strength=0,0.1,1 (repeatable).",
         many=True,
         metavar="KEY=A,B,…",
     ),
@@ -141,10 +141,8 @@ def _assignment(flag: str, text: str) -> tuple[str, str]:
 
 
 def _range(key: str, text: str) -> Range:
-    low, dots, high = text.partition("..")
+    low, _, high = text.partition("..")
     try:
-        if not dots:
-            raise ValueError
         return Range(float(low), float(high))
     except ValueError as error:
         raise SettingError(
@@ -152,9 +150,7 @@ def _range(key: str, text: str) -> Range:
         ) from error
 
 
-COMMAND = Command(
-    "tune", PARAMETERS, run, "--data digits --algorithm fedavg --grid step_size=0.01,0.1,1"
-)
+COMMAND = Command("tune", PARAMETERS, run, "--algorithm fedavg --grid step_size=0.01,0.1,1")
 
 if __name__ == "__main__":
     COMMAND.main()
