@@ -14,7 +14,7 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, print_report, progress_bars, results_folder, say, table
 from fedmeta.config.spec import RunSpec, build_algorithm
 from fedmeta.config.tables import Table, merged, nested, subtable
-from fedmeta.core.errors import SettingError, require, require_choice
+from fedmeta.core.errors import SettingError, require_choice
 from fedmeta.core.user_code import names_code
 from fedmeta.studies.compare import Contestant, Equal, compare
 
@@ -59,8 +59,7 @@ def compare_and_print(
         equal: what they are given equally much of.
         folder_name: where results go under runs/ if no folder is given.
     """
-    count = values["seeds"] if values["seeds"] is not None else 3
-    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    seeds = options.repeats(values, 3)
     contestants = [contestant(full, text) for text in names]
     # Not by the first one's name, which may be an algorithm of the user's own.
     settings = replace(
@@ -75,12 +74,12 @@ def compare_and_print(
         )
     folder = results_folder(values["out"], folder_name)
     say(
-        f"{settings.data_settings.name}: {len(contestants)} algorithms × {count} seeds, "
+        f"{settings.data_settings.name}: {len(contestants)} algorithms × {len(seeds)} seeds, "
         f"{settings.training.rounds} rounds, equal {equal}"
     )
     with progress_bars() as bar:
         comparison = compare(
-            settings, contestants, range(count), equal, folder, lambda title: [bar(title)]
+            settings, contestants, seeds, equal, folder, lambda title: [bar(title)]
         )
     print_comparison(comparison)
     print_report(folder)

@@ -53,9 +53,11 @@ def write_result(path: Path, value: object) -> None:
 
 def results_folder(out: str | None, name: str) -> Path:
     """Where --out says, else a folder that is not there yet: runs/name, runs/name-2, …"""
-    number, path = 2, Path(out or f"runs/{name}")
-    while not out and path.exists():
-        path, number = Path(f"runs/{name}-{number}"), number + 1
+    if out:
+        return Path(out)
+    number, path = 2, Path("runs", name)
+    while path.exists():
+        path, number = Path("runs", f"{name}-{number}"), number + 1
     return path
 
 

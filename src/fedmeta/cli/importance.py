@@ -18,7 +18,7 @@ PARAMETERS = (
     Parameter(
         "kind", "fisher (asks the sources) or path (of train --importance path).", default="fisher"
     ),
-    Parameter("add", "Earlier run that counts too (repeatable).", many=True, metavar="RUN"),
+    Parameter("add", "Run whose importance counts too (repeatable).", many=True, metavar="RUN"),
     Parameter("device", "cpu or cuda.", default="cpu"),
     *options.OWN_CODE,
 )

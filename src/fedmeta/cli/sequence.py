@@ -105,11 +105,10 @@ def _asked(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
         sequence = sequence.using(methods[0], strength)
     for method in methods:
         Method.parse(method)
-    count = 1 if values["seeds"] is None else values["seeds"]
-    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    seeds = options.repeats(values, 1)
     for number in range(len(sequence.tasks)):
         sequence.of_task(number, 0)  # says what is wrong before anything is written
-    return sequence, list(dict.fromkeys(methods)), list(range(count))
+    return sequence, list(dict.fromkeys(methods)), list(seeds)
 
 
 def _resumed(values: Values) -> tuple[TaskSequence, list[str], list[int]]:

@@ -1,4 +1,7 @@
-"""The options that set settings, shared by the commands that train, and what they add up to."""
+"""The options that set settings, shared by the commands that train, and what they add up to.
+
+A setting gets a flag by one line, `option("table.field")`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.command import Parameter, Values, under
 from fedmeta.config.spec import RunSpec, layered
 from fedmeta.config.tables import Table, merged, nested, read_toml
-from fedmeta.core.errors import SettingError
+from fedmeta.core.errors import SettingError, require
 from fedmeta.core.objective import RECOMMENDED
 
 
@@ -136,7 +139,7 @@ PARTICIPATION = under(
 
 PRIOR = under(
     "Earlier tasks",
-    option("prior.model", flag="prior", metavar="RUN_OR_FILE"),
+    option("prior.model", "Run or model file to be held near to.", "prior", metavar="RUN_OR_FILE"),
     option("prior.strength", "λ ≥ 0, or auto (trains twice).", "prior_strength", metavar="LAMBDA"),
     option(
         "prior.kind",
@@ -187,6 +190,13 @@ def settings_table(parameters: tuple[Parameter, ...], values: Values) -> Table:
         flags["algorithms"] = {str(algorithm): own["{algorithm}"]}
     extra = dict(parse_assignment(each) for each in values.get("set") or ())
     return layered(file, merged([flags, nested(extra)]))
+
+
+def repeats(values: Values, usual: int) -> range:
+    """The seeds that --seeds asks for."""
+    count = usual if values["seeds"] is None else values["seeds"]
+    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    return range(count)
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
 from fedmeta.config.tables import Table, subtable
-from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError, require
+from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import write_json, writing
 from fedmeta.data import Federation
@@ -47,8 +47,7 @@ PARAMETERS = (
 def run(values: Values) -> None:
     """Search hyper-parameters on a held-out fifth of the source nodes, never on targets."""
     full = options.settings_table(PARAMETERS, values)
-    count = values["seeds"] if values["seeds"] is not None else 3
-    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    seeds = options.repeats(values, 3)
     choices: dict[str, list[Any] | Range] = {}
     for text in values["grid"] or ():
         key, value = _assignment("--grid", text)
@@ -69,14 +68,8 @@ def run(values: Values) -> None:
         )
     earlier = _earlier(full) if any(key.startswith("prior.") for key in choices) else None
     with progress_bars() as bar:
-        result = tune(
-            full,
-            points if choices else [],
-            range(count),
-            lambda label: [bar(label)],
-            folder,
-            earlier,
-        )
+        points = points if choices else []
+        result = tune(full, points, seeds, lambda label: [bar(label)], folder, earlier)
     rows = []
     for trial in result["trials"]:
         judged = [trial, *([trial["earlier"]] if earlier is not None else [])]
