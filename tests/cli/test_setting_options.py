@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,29 @@ def test_compare_prints_precise_sets_beside_query_sets(
     text = succeed(f"{command} --precise 40 --out precise")
     assert "first minus this, precise" in text
     assert "precise" not in plain.replace("--precise", "")
+
+
+def test_flags_are_read_off_the_fields_that_they_set() -> None:
+    memory = options.option("execution.memory")
+    assert (memory.flag, memory.kind, memory.default, memory.toml) == (
+        "--memory",
+        float,
+        None,
+        False,
+    )
+    assert memory.help.startswith("Budget for data")
+    scope = options.option("inner.scope", flag="inner_scope")
+    assert (scope.flag, scope.kind, scope.default, scope.toml) == (
+        "--inner-scope",
+        str,
+        "head",
+        True,
+    )
+    assert options.option("uplink.guard.outliers").default == "keep"
+    assert options.option("algorithms.{algorithm}.step_size").default == "0.1"
+    assert options.option("augmentation.flip").kind is bool
+    for each in train.PARAMETERS:
+        assert each.setting is None or re.fullmatch(r".*\w.*\.", each.help), each
 
 
 def test_assignments() -> None:

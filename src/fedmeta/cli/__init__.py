@@ -8,69 +8,30 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import NoReturn
 
 from fedmeta.cli.command import Command
 from fedmeta.cli.plain_shell import run_plain
 from fedmeta.core.errors import FedmetaError
 
+_NAMES = (
+    *("train", "adapt", "export", "evaluate", "compare", "tune", "importance", "report", "data"),
+    *("diagnose", "sequence", "reproduce", "fleet", "certs", "platform", "edge", "ui"),
+)
+
 
 def commands() -> list[Command]:
     """All commands, in the order in which --help lists them."""
-    from fedmeta.cli import (
-        adapt,
-        certs,
-        compare,
-        data,
-        diagnose,
-        edge,
-        evaluate,
-        export,
-        fleet,
-        importance,
-        platform,
-        report,
-        reproduce,
-        sequence,
-        train,
-        tune,
-        ui,
-    )
-
-    modules = (
-        train,
-        adapt,
-        export,
-        evaluate,
-        compare,
-        tune,
-        importance,
-        report,
-        data,
-        diagnose,
-        sequence,
-        reproduce,
-        fleet,
-        certs,
-        platform,
-        edge,
-        ui,
-    )
-    return [each.COMMAND for each in modules]
+    return [import_module(f"fedmeta.cli.{name}").COMMAND for name in _NAMES]
 
 
 def main() -> NoReturn:
     """The program `fedmeta`, also `python -m fedmeta`: typer where it is, argparse where not."""
-    if importlib.util.find_spec("typer") is None:
-        sys.exit(guarded(run_plain, commands(), sys.argv[1:]))
-    from fedmeta.cli.typer_shell import run_typer
-
-    sys.exit(guarded(run_typer, commands(), sys.argv[1:]))
-
-
-def run_one(command: Command) -> NoReturn:
-    """One command as a module of its own: `python -m fedmeta.cli.train …`."""
-    sys.exit(guarded(run_plain, [command], sys.argv[1:]))
+    shell = run_plain
+    if importlib.util.find_spec("typer") is not None:
+        from fedmeta.cli.typer_shell import run_typer as shell
+    sys.exit(guarded(shell, commands(), sys.argv[1:]))
 
 
 def guarded(

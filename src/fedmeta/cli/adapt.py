@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, say, table
-from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.errors import DataError, SettingError, require
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.core.run_folder import RunFolder
@@ -21,33 +21,22 @@ from fedmeta.fleet.reopen import open_model, own_federation
 from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (
+    Parameter("run", "Run folder or model.safetensors.", argument=True),
+    Parameter("data", "The device's samples: .csv, .parquet or .npz.", short="d", metavar="FILE"),
+    Parameter("target", "Instead: a node of the run's own federation.", metavar="NODE"),
+    Parameter("label", "Label column.", default="label, or y in .npz files"),
+    Parameter("steps", "Gradient steps.", int, default="as trained"),
     Parameter(
-        "run",
-        str,
-        "Run folder or model.safetensors.",
-        argument=True,
-        required=True,
-        metavar="RUN",
+        "support_share", "Share to adapt to (1: all); the rest measures.", float, default="0.5"
     ),
-    Parameter(
-        "data", str, "The device's samples: .csv, .parquet or .npz.", short="d", metavar="FILE"
-    ),
-    Parameter("target", str, "Instead: a node of the run's own federation.", metavar="NODE"),
-    Parameter("label", str, "Label column (default: label, or y in .npz files)."),
-    Parameter("steps", int, "Gradient steps (default: as trained)."),
-    Parameter(
-        "support_share",
-        float,
-        "Share of the samples to adapt to; the rest measures (default 0.5; 1 uses all).",
-    ),
-    Parameter("seed", int, "Of the split into the two.", short="s"),
-    Parameter("out", str, "Write the adapted model here.", short="o", metavar="FILE"),
-    *OWN_CODE,
+    Parameter("seed", "Of the split into the two.", int, short="s"),
+    Parameter("out", "Write the adapted model here.", short="o", metavar="FILE"),
+    *options.OWN_CODE,
 )
 
 
 def run(values: Values) -> None:
-    """Adapt, measure before and after, and write the adapted model."""
+    """Adapt a meta-model to a device's own samples; metric before and after."""
     path = Path(values["run"])
     model = open_model(path, values["model"], values["loss"])
     if (values["data"] is None) == (values["target"] is None):
@@ -95,20 +84,16 @@ def _own(model: MetaModel, values: Values) -> tuple[Part, Part]:
     require(0 < share <= 1, "support_share", share, "a share above 0 and at most 1")
     seed = values["seed"] or 0
     require(seed >= 0, "seed", seed, "a whole number of at least 0")
-    pool = read_own(
-        values["data"],
-        model.task.kind,
-        values["label"],
-        features=model.about.get("features") or None,
-    )
+    features = model.about.get("features") or None
+    pool = read_own(values["data"], model.task.kind, values["label"], features=features)
     labels = _model_labels(model, pool)
-    everything = np.arange(len(labels))
     if share == 1:
         return (pool.inputs, labels), (pool.inputs[:0], labels[:0])
     if len(labels) < 2:
         raise DataError(f"{pool.name} has {len(labels)} sample", "give two, or --support-share 1")
     strata = labels if model.task.kind == "classification" else np.zeros(len(labels), np.int64)
-    ((support, query),) = split([everything], strata, share, generator(seed, DataPurpose.SPLIT))
+    randomness = generator(seed, DataPurpose.SPLIT)
+    ((support, query),) = split([np.arange(len(labels))], strata, share, randomness)
     return (pool.inputs[support], labels[support]), (pool.inputs[query], labels[query])
 
 
@@ -125,15 +110,7 @@ def _model_labels(model: MetaModel, pool: Pool) -> Array:
     return np.array([known[name] for name in pool.class_names], np.int64)[pool.labels]
 
 
-COMMAND = Command(
-    "adapt",
-    "Adapt a meta-model to a device's own samples; metric before and after.",
-    PARAMETERS,
-    run,
-    example="fedmeta adapt runs/mine --data new_device.csv --out adapted.safetensors",
-)
+COMMAND = Command("adapt", PARAMETERS, run, "runs/mine --data new.csv --out adapted.safetensors")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

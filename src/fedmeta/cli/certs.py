@@ -9,48 +9,30 @@ from fedmeta.cli.console import say
 from fedmeta.core.errors import SettingError
 
 PARAMETERS = (
-    Parameter("folder", str, "Folder of the keys.", argument=True, required=True, metavar="FOLDER"),
-    Parameter(
-        "host",
-        str,
-        "Name or address of the platform, for its certificate (as often as needed).",
-        many=True,
-    ),
-    Parameter("node", str, "Make a key for this edge (as often as needed).", many=True),
-    Parameter("revoke", str, "Take this edge's key back (as often as needed).", many=True),
+    Parameter("folder", "Folder of the keys.", argument=True),
+    Parameter("host", "Name or address that the certificate is for (repeatable).", many=True),
+    Parameter("node", "Make a key for this edge (repeatable).", many=True),
+    Parameter("revoke", "Take this edge's key back (repeatable).", many=True),
     Parameter(
         "fence",
-        str,
         "Write an nginx configuration that listens here and passes only edges' calls on.",
         metavar="HOST:PORT",
     ),
-    Parameter(
-        "platform",
-        str,
-        "Where the SuperLink listens, for --fence.",
-        metavar="HOST:PORT",
-        default="127.0.0.1:8000",
-    ),
+    Parameter("platform", "Where the SuperLink listens, for --fence.", default="127.0.0.1:8000"),
 )
 
 
 def run(values: Values) -> None:
-    """Make what is asked for, and say where it lies."""
+    """Make the certificates and keys of a trial fleet, revoke a key, write the fence."""
     # Imported here: `fedmeta --help` needs no extra.
-    from fedmeta.fleet.certificates import (
-        make_authority,
-        make_node,
-        make_server,
-        node_keys,
-        revoke_node,
-    )
+    from fedmeta.fleet import certificates
     from fedmeta.fleet.gateway import Gateway, write_gateway
 
     if values["platform"] and not values["fence"]:
         raise SettingError("--platform is given without --fence", "say where the fence listens")
     folder, hosts = Path(values["folder"]), list(values["host"] or ())
     for name in values["revoke"] or ():
-        place = revoke_node(folder, name)
+        place = certificates.revoke_node(folder, name)
         say(f"revoked    {place}")
         say(
             f"           {name} cannot join a platform that is started from now on; one that runs "
@@ -59,30 +41,24 @@ def run(values: Values) -> None:
         say("           flwr supernode list, flwr supernode unregister NODE_ID")
     if values["revoke"] and not (hosts or values["node"] or values["fence"]):
         return
-    authority = make_authority(folder)
+    authority = certificates.make_authority(folder)
     say(f"authority  {authority.public}   give it to every edge")
     if hosts or not (folder / "server.pem").exists():
-        server = make_server(folder, [*dict.fromkeys([*hosts, "localhost", "127.0.0.1"])])
+        server = certificates.make_server(
+            folder, [*dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
+        )
         say(f"platform   {server.public}   its key {server.secret} stays here")
     for name in values["node"] or ():
-        pair = make_node(folder, name)
+        pair = certificates.make_node(folder, name)
         say(f"edge       {pair.secret}   give it to {name} and to nobody else")
     if values["fence"]:
         gateway = Gateway(values["fence"], values["platform"] or Gateway().platform)
         path = write_gateway(folder, gateway).resolve()
         say(f"fence      {path}   start it with  nginx -c {path}")
-    say(f"may join   {', '.join(node_keys(folder)) or 'nobody yet: --node NAME'}")
+    say(f"may join   {', '.join(certificates.node_keys(folder)) or 'nobody yet: --node NAME'}")
 
 
-COMMAND = Command(
-    "certs",
-    "Make the certificates and keys of a trial fleet, revoke a key, write the fence.",
-    PARAMETERS,
-    run,
-    example="fedmeta certs keys --host platform.example --node edge-1 --node edge-2",
-)
+COMMAND = Command("certs", PARAMETERS, run, "keys --host platform.example --node hall --node yard")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -6,9 +6,11 @@ needs nothing beyond Python (argparse) can never disagree on names, types or def
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 ABOUT = "Federated meta-learning for fleets of small edge devices."
 
@@ -22,11 +24,11 @@ class Parameter:
 
     Args:
         name: as Python sees it ("local_steps"); an option's flag is --local-steps.
-        kind: int, float, str or bool (a switch).
         help: one line for people.
+        kind: int, float, str or bool (a switch).
         panel: heading it stands under in --help.
         argument: positional instead of a flag.
-        required: must be given (arguments only).
+        required: must be given; of arguments that may not be given several times.
         many: may be given several times.
         short: a one-letter flag, without its dash.
         setting: dotted place in the settings table that it overrides; "{algorithm}" stands for the
@@ -37,11 +39,11 @@ class Parameter:
     """
 
     name: str
-    kind: type
     help: str
+    kind: type = str
     panel: str = "Options"
     argument: bool = False
-    required: bool = False
+    required: bool = True
     many: bool = False
     short: str | None = None
     setting: str | None = None
@@ -65,12 +67,38 @@ class Parameter:
         return [self.flag, *([f"-{self.short}"] if self.short else [])]
 
 
+def given(values: Values, *names: str) -> Values:
+    """Those of the values that were given."""
+    return {name: values[name] for name in names if values[name] is not None}
+
+
+def under(panel: str, *parameters: Parameter) -> tuple[Parameter, ...]:
+    """The parameters under a heading in --help."""
+    return tuple(replace(each, panel=panel) for each in parameters)
+
+
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its name, what it says of itself, its parameters and what it does."""
+    """A subcommand: its name, its parameters, what it does, and arguments that show its use."""
 
     name: str
-    help: str
     parameters: tuple[Parameter, ...]
     run: Callable[[Values], None]
-    example: str = ""
+    shown: str
+
+    @property
+    def help(self) -> str:
+        """What it says of itself: the docstring of what it does."""
+        return inspect.getdoc(self.run) or ""
+
+    @property
+    def example(self) -> str:
+        """A line that shows its use."""
+        return f"fedmeta {self.name} {self.shown}"
+
+    def main(self) -> NoReturn:
+        """This command alone, as a program: `python -m fedmeta.cli.train …`."""
+        from fedmeta.cli import guarded
+        from fedmeta.cli.plain_shell import run_plain
+
+        sys.exit(guarded(run_plain, [self], sys.argv[1:]))

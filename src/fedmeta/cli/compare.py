@@ -11,18 +11,16 @@ from fedmeta.algorithms import ALGORITHMS
 from fedmeta.algorithms.algorithm import takes_prior
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import percent, plus_minus, progress_bars, say, table
-from fedmeta.cli.train import free_folder, print_report
+from fedmeta.cli.console import plus_minus, print_report, progress_bars, results_folder, say, table
 from fedmeta.config.spec import RunSpec, build_algorithm
 from fedmeta.config.tables import Table, merged, nested, subtable
-from fedmeta.core.errors import SettingError, require, require_choice
+from fedmeta.core.errors import SettingError, require_choice
 from fedmeta.core.user_code import names_code
 from fedmeta.studies.compare import Contestant, Equal, compare
 
 PARAMETERS = (
     Parameter(
         "algorithms",
-        str,
         "Algorithms to compare, the first against all others; settings may follow a colon: "
         "fedavg:local_steps=5,step_size=0.1",
         argument=True,
@@ -30,7 +28,7 @@ PARAMETERS = (
     ),
     *options.CONFIG,
     options.SEEDS,
-    Parameter("equal", str, "Give all equal rounds or equal gradients.", metavar="WHAT"),
+    Parameter("equal", "Give all equal rounds or equal gradients.", metavar="WHAT"),
     options.OUT,
     *options.DATA,
     *options.METHOD,
@@ -41,7 +39,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Compare and print the table."""
+    """Compare algorithms on the same nodes, splits and initial weights."""
     equal: Any = values["equal"] or "rounds"
     require_choice("equal", equal, ("rounds", "gradients"))
     full = options.settings_table(PARAMETERS, values)
@@ -61,8 +59,7 @@ def compare_and_print(
         equal: what they are given equally much of.
         folder_name: where results go under runs/ if no folder is given.
     """
-    count = values["seeds"] if values["seeds"] is not None else 3
-    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    seeds = options.repeats(values, 3)
     contestants = [contestant(full, text) for text in names]
     # Not by the first one's name, which may be an algorithm of the user's own.
     settings = replace(
@@ -75,14 +72,14 @@ def compare_and_print(
             "there is a prior model, but none of the algorithms takes one",
             "compare admm-fedmeta too, or leave [prior] out",
         )
-    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), folder_name)
+    folder = results_folder(values["out"], folder_name)
     say(
-        f"{settings.data_settings.name}: {len(contestants)} algorithms × {count} seeds, "
+        f"{settings.data_settings.name}: {len(contestants)} algorithms × {len(seeds)} seeds, "
         f"{settings.training.rounds} rounds, equal {equal}"
     )
     with progress_bars() as bar:
         comparison = compare(
-            settings, contestants, range(count), equal, folder, lambda title: [bar(title)]
+            settings, contestants, seeds, equal, folder, lambda title: [bar(title)]
         )
     print_comparison(comparison)
     print_report(folder)
@@ -116,21 +113,15 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     precise = all("precise" in row for row in comparison["rows"])
     rows = []
     for row in comparison["rows"]:
-        difference = differences.get(row["label"])
-        further = []
+        less = differences.get(row["label"])
+        both = [(row, less)]
         if precise:
-            reached = row["precise"]
-            further = [
-                plus_minus(metric, reached["mean"], reached["ci95"]),
-                "" if difference is None else _points(metric, difference["precise"]),
-            ]
+            both.append((row["precise"], less and less["precise"]))
         rows.append(
             [
                 row["label"],
-                percent(metric, row["before_mean"]),
-                plus_minus(metric, row["mean"], row["ci95"]),
-                "" if difference is None else _points(metric, difference),
-                *further,
+                plus_minus(metric, row["before_mean"], None),
+                *(cell for found, less in both for cell in _cells(metric, found, less)),
                 str(row["rounds"]),
                 f"{row['gradient_evaluations']:.0f}",
                 f"{row['bytes_per_node'] / 1e6:.1f}",
@@ -146,24 +137,19 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     table(title, columns, rows)
 
 
-def _points(metric: str, difference: dict[str, Any]) -> str:
-    """A paired difference for people: accuracies differ by percentage points."""
-    mean, width = difference["mean"], difference["ci95"]
+def _cells(metric: str, found: dict[str, Any], less: dict[str, Any] | None) -> list[str]:
+    """What was reached, and the paired difference: accuracies differ by percentage points."""
+    reached = plus_minus(metric, found["mean"], found["ci95"])
+    if less is None:
+        return [reached, ""]
+    mean, width = less["mean"], less["ci95"]
     if metric == "accuracy":
         interval = "" if width is None else f" ± {100 * width:.1f}"
-        return f"{100 * mean:+.1f}{interval} points"
-    return f"{mean:+.3g}" + ("" if width is None else f" ± {width:.2g}")
+        return [reached, f"{100 * mean:+.1f}{interval} points"]
+    return [reached, f"{mean:+.3g}" + ("" if width is None else f" ± {width:.2g}")]
 
 
-COMMAND = Command(
-    "compare",
-    "Compare algorithms on the same nodes, splits and initial weights.",
-    PARAMETERS,
-    run,
-    example="fedmeta compare admm-fedmeta fedavg per-fedavg --data digits --seeds 3",
-)
+COMMAND = Command("compare", PARAMETERS, run, "admm-fedmeta fedavg per-fedavg --seeds 3")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fedmeta.config.training import loss_of
+from fedmeta.core.errors import MissingExtraError
 from fedmeta.core.run_folder import Record
 from fedmeta.core.storage import write_json, writing
 from fedmeta.training.callbacks import Callback
@@ -22,14 +24,14 @@ def say(text: str = "") -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A small table; the first column is text, the others are numbers."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
+    if find_spec("rich") is None:
         say(title)
         say(plain_table(columns, rows))
         return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table(header_style="dim")
     for place, column in enumerate(columns):
         grid.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
@@ -47,6 +49,27 @@ def write_result(path: Path, value: object) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, value)
     say(f"written to {path}")
+
+
+def results_folder(out: str | None, name: str) -> Path:
+    """Where --out says, else a folder that is not there yet: runs/name, runs/name-2, …"""
+    if out:
+        return Path(out)
+    number, path = 2, Path("runs", name)
+    while path.exists():
+        path, number = Path("runs", f"{name}-{number}"), number + 1
+    return path
+
+
+def print_report(folder: Path) -> None:
+    """Write the report and say where it is, or which extra is missing."""
+    from fedmeta.report import write_report
+
+    say(f"run      {folder}")
+    try:
+        say(f"report   {write_report(folder)}")
+    except MissingExtraError as error:
+        say(f"report   not written: {error}")
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -92,27 +115,18 @@ def plus_minus(metric: str, mean: float, half_width: float | None) -> str:
 @contextmanager
 def progress_bars() -> Iterator[Any]:
     """A factory (label → callback) of progress bars that live as long as the context."""
-    try:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-    except ImportError:
+    if find_spec("rich") is None or not sys.stderr.isatty():
         yield PlainProgress
         return
-    if not sys.stderr.isatty():
-        yield PlainProgress
-        return
-    with Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(),
+    from rich import progress
+    from rich.console import Console
+
+    with progress.Progress(
+        progress.TextColumn("[bold]{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[status]}"),
+        progress.TimeRemainingColumn(),
         console=Console(stderr=True),
     ) as bars:
         yield lambda label: RichProgress(bars, label)

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.cli import setting_options as options
-from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.command import Command, Parameter, Values, under
 from fedmeta.cli.console import say, write_result
 from fedmeta.cli.data_get import get
 from fedmeta.config.spec import RunSpec
 from fedmeta.data import describe, load
 
-_G = "Getting data"
 PARAMETERS = (
     Parameter(
         "get",
-        str,
         "'get NAME' fetches fashion-mnist, cifar10, cifar100 or huggingface:OWNER/NAME instead.",
         argument=True,
         many=True,
@@ -30,19 +28,19 @@ PARAMETERS = (
     options.SEED,
     Parameter(
         "out",
-        str,
         "Write the description to this JSON file, or what was got from the hub to this .npz.",
         short="o",
         metavar="FILE",
     ),
     *options.DATA,
-    Parameter("split", str, "Part of a data set of the hub.", _G, default="train"),
-    Parameter(
-        "partitioner",
-        str,
-        "A partitioner of flwr-datasets for it, as NAME:OPTION=VALUE,…",
-        _G,
-        metavar="NAME:OPTIONS",
+    *under(
+        "Getting data",
+        Parameter("split", "Part of a data set of the hub.", default="train"),
+        Parameter(
+            "partitioner",
+            "A partitioner of flwr-datasets for it, as NAME:OPTION=VALUE,…",
+            metavar="NAME:OPTIONS",
+        ),
     ),
 )
 _SHADES = " ░▒▓█"
@@ -50,12 +48,11 @@ _MOST_NODES, _MOST_CLASSES = 60, 40
 
 
 def run(values: Values) -> None:
-    """Print nodes, sizes and classes per node; or get a data set."""
+    """Describe a federation: nodes, sizes, classes per node as a picture. Or get public data."""
     if values["get"]:
         get(values)
         return
-    table = options.settings_table(PARAMETERS, values)
-    settings = RunSpec.from_dict(table)
+    settings = RunSpec.from_dict(options.settings_table(PARAMETERS, values))
     about = describe(load(settings.data_settings, settings.training.seed))
     counts = about["counts"]
     say(f"{about['name']}: {about['task']['kind']}, samples of shape {tuple(about['input_shape'])}")
@@ -102,15 +99,7 @@ def picture(nodes: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
     return "\n".join([*lines, "  ".join([*named, *more, "● target"])])
 
 
-COMMAND = Command(
-    "data",
-    "Describe a federation: nodes, sizes, classes per node as a picture. Or get public data.",
-    PARAMETERS,
-    run,
-    example="fedmeta data --data digits --partition dirichlet --nodes 30",
-)
+COMMAND = Command("data", PARAMETERS, run, "--data digits --partition dirichlet --nodes 30")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

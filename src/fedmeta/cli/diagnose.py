@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli import setting_options as options
+from fedmeta.cli.command import Command, Parameter, Values, given
 from fedmeta.cli.console import progress_bars, say, table
-from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table
+from fedmeta.config.tables import nested
 from fedmeta.core.errors import MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain
@@ -28,27 +28,25 @@ from fedmeta.training.train import with_strength
 _ROWS = 8  # rounds in the printed table; all are in the file
 
 PARAMETERS = (
-    Parameter("run", str, "Folder of a run of admm-fedmeta.", argument=True, required=True),
-    Parameter("every", int, "Look at every so manieth round.", default="1; in long runs 200 looks"),
-    Parameter(
-        "points",
-        int,
-        "Models on the way to estimate constants at, beside the last.",
-        default="1",
-    ),
-    Parameter("nodes", int, "Sources to find constants of, at most.", default="50"),
-    Parameter("target", str, "Target to judge adaptation at.", default="the worst"),
-    Parameter("seed", int, "Of the searches for constants.", short="s", default="0"),
-    Parameter("device", str, "cpu or cuda.", default="as in training"),
-    Parameter("memory", float, "Memory budget in GiB.", default="as in training"),
-    *OWN_CODE,
+    Parameter("run", "Folder of a run of admm-fedmeta.", argument=True),
+    Parameter("every", "Look at every so manieth round.", int, default="1; in long runs 200 looks"),
+    Parameter("points", "Models before the last to estimate constants at.", int, default="1"),
+    Parameter("nodes", "Sources to find constants of, at most.", int, default="50"),
+    Parameter("target", "Target to judge adaptation at.", default="the worst"),
+    Parameter("seed", "Of the searches for constants.", int, short="s", default="0"),
+    Parameter("device", "cpu or cuda.", default="as in training"),
+    Parameter("memory", "Memory budget in GiB.", float, default="as in training"),
+    *options.OWN_CODE,
 )
 
 
 def run(values: Values) -> None:
-    """Print what theory says of the run, and write diagnosis.json and diagnosis.html."""
+    """Hold a run against the convergence theory: constants, penalties, bounds, verdicts."""
     folder = RunFolder.open(Path(values["run"]))
-    settings = _settings(values)
+    plain = DiagnosisSettings()
+    chosen = given(values, "every", "points", "nodes", "target")
+    search = replace(plain.search, seed=values["seed"] or 0)
+    settings = replace(plain, search=search, **chosen)
     job = _reopened(folder, values)
     history = folder.history()
     with progress_bars() as bars:
@@ -68,22 +66,12 @@ def run(values: Values) -> None:
         say(f"page     not written: {error}")
 
 
-def _settings(values: Values) -> DiagnosisSettings:
-    plain = DiagnosisSettings()
-    given = {name: values[name] for name in ("every", "points", "nodes", "target")}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return replace(plain, search=replace(plain.search, seed=values["seed"] or 0), **chosen)
-
-
 def _reopened(folder: RunFolder, values: Values) -> Job:
     """The job of a run as it was started: same data, settings, layout and initial weights."""
-    given: Table = {}
-    if values["model"]:
-        given["model"] = {"name": values["model"]}
-    if values["loss"]:
-        given["loss"] = values["loss"]
+    code = {"model.name": values["model"], "loss": values["loss"]}
+    named = nested({setting: name for setting, name in code.items() if name})
     stored = stored_run(folder)
-    settings = RunSpec.from_dict(stored_table(folder, given))
+    settings = RunSpec.from_dict(stored_table(folder, named))
     if settings.algorithm.name != "admm-fedmeta":  # before data are read: it may take long
         raise SettingError(
             f"run {folder.path} is one of {settings.algorithm.name}, and the theory is about "
@@ -91,10 +79,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
             "diagnose a run of admm-fedmeta",
         )
     federation = own_federation(folder, sources=True)
-    machinery: dict[str, Any] = stored_part(folder, "execution")
-    for name in ("device", "memory"):
-        if values[name] is not None:
-            machinery[name] = values[name]
+    machinery = {**stored_part(folder, "execution"), **given(values, "device", "memory")}
     execution = from_plain(Execution, machinery, "execution")
     settings = with_strength(replace(settings, execution=execution), federation)
     job = prepare(settings, federation)
@@ -149,15 +134,7 @@ def _form(each: dict[str, Any]) -> str:
     return "printed" if each["printed"] else "derived"
 
 
-COMMAND = Command(
-    "diagnose",
-    "Hold a run against the convergence theory: constants, penalties, bounds, verdicts.",
-    PARAMETERS,
-    run,
-    example="fedmeta diagnose runs/mine",
-)
+COMMAND = Command("diagnose", PARAMETERS, run, "runs/mine")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

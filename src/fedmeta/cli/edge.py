@@ -7,33 +7,33 @@ import socket
 import time
 from pathlib import Path
 
-from fedmeta.cli.command import Command, Parameter, Values
+from fedmeta.cli.command import Command, Parameter, Values, given, under
 from fedmeta.cli.console import say
 from fedmeta.core.errors import SettingError, require
 
-_X = "Machine"
 _RETRIES, _PAUSE, _LONG = 10, 10, 120  # tries; seconds between them; seconds that make one good
 PARAMETERS = (
-    Parameter("platform", str, "Where the platform is reached.", metavar="HOST:PORT"),
-    Parameter(
-        "data", str, "This device's samples: .csv, .parquet, .npz or a folder of images.", short="d"
+    Parameter("platform", "Where the platform is reached.", metavar="HOST:PORT"),
+    Parameter("data", "Its samples: .csv, .parquet, .npz or a folder of images.", short="d"),
+    Parameter("label", "Label column.", default="label"),
+    Parameter("node", "Column that says whose sample it is, if it serves several devices."),
+    Parameter("name", "What the platform knows it by.", default="host name"),
+    Parameter("home", "Folder for what it must remember.", default="edges/NAME"),
+    Parameter("certs", "Folder with ca.crt and nodes/NAME.", default="certs"),
+    Parameter("insecure", "Neither encrypt nor authenticate: on trusted networks only.", bool),
+    Parameter("retries", "Tries to connect after one that failed.", int, default="10"),
+    Parameter("prepare", "Start nothing: print Flower's own commands for it.", bool),
+    *under(
+        "Machine",
+        Parameter("device", "cpu or cuda."),
+        Parameter("threads", "CPU threads.", int),
+        Parameter("memory", "Memory budget in GiB.", float),
     ),
-    Parameter("label", str, "Label column.", default="label"),
-    Parameter("node", str, "Column that says whose sample it is, if it serves several devices."),
-    Parameter("name", str, "What the platform knows it by.", default="host name"),
-    Parameter("home", str, "Folder for what it must remember.", default="edges/NAME"),
-    Parameter("certs", str, "Folder with ca.crt and nodes/NAME.", default="certs"),
-    Parameter("insecure", bool, "Neither encrypt nor authenticate: on trusted networks only."),
-    Parameter("retries", int, "Tries to connect after one that failed.", default="10"),
-    Parameter("prepare", bool, "Start nothing: print Flower's own commands for it."),
-    Parameter("device", str, "cpu or cuda.", _X),
-    Parameter("threads", int, "CPU threads.", _X),
-    Parameter("memory", float, "Memory budget in GiB.", _X),
 )
 
 
 def run(values: Values) -> None:
-    """Start a SuperNode for this device's data and stay with it."""
+    """Let this device's data take part in a platform's training, over Flower."""
     from fedmeta.fleet import flower_commands as programs
     from fedmeta.fleet.edge import Edge
     from fedmeta.fleet.flower_commands import Credentials, ProgramError
@@ -52,8 +52,7 @@ def run(values: Values) -> None:
     data = EdgeData(str(path), values["label"], values["node"])
     check_readable(data)
     home = Path(values["home"] or f"edges/{name}")
-    machine = {k: values[k] for k in ("device", "threads", "memory") if values[k] is not None}
-    Edge(name, data, machine).save(home)
+    Edge(name, data, given(values, "device", "threads", "memory")).save(home)
     certs = Credentials(Path(values["certs"] or "certs"))
     credentials = None if values["insecure"] else certs
     if values["prepare"]:
@@ -84,15 +83,7 @@ def run(values: Values) -> None:
     )
 
 
-COMMAND = Command(
-    "edge",
-    "Let this device's data take part in a platform's training, over Flower.",
-    PARAMETERS,
-    run,
-    example="fedmeta edge --platform 10.0.0.1:9443 --data mine.csv --label activity",
-)
+COMMAND = Command("edge", PARAMETERS, run, "--platform 10.0.0.1:9443 --data mine.csv --label kind")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -8,7 +8,6 @@ from pathlib import Path
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
-from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.config.execution import Execution
 from fedmeta.config.tables import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
@@ -23,15 +22,13 @@ from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (
-    Parameter("run", str, "Folder of a finished run.", argument=True, required=True),
-    Parameter("steps", str, "Numbers of adaptation steps, e.g. 0,1,5.", metavar="N,N,…"),
-    Parameter("inner_step_size", float, "Another step size α for the adaptation."),
-    Parameter("per_node", bool, "Print every target node."),
-    Parameter("out", str, "Write the numbers to this JSON file.", short="o", metavar="FILE"),
-    Parameter(
-        "seed", int, "Of the nodes of other data (--data).", short="s", setting="training.seed"
-    ),
-    *OWN_CODE,
+    Parameter("run", "Folder of a finished run.", argument=True),
+    Parameter("steps", "Numbers of adaptation steps, e.g. 0,1,5.", metavar="N,N,…"),
+    Parameter("inner_step_size", "Another step size α for the adaptation.", float),
+    Parameter("per_node", "Print every target node.", bool),
+    Parameter("out", "Write the numbers to this JSON file.", short="o", metavar="FILE"),
+    Parameter("seed", "Of nodes of other data (--data).", int, short="s", setting="training.seed"),
+    *options.OWN_CODE,
     *(each for each in options.CONFIG if each.name != "preset"),
     *options.DATA,
     *options.MACHINE,
@@ -39,7 +36,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Evaluate and print the table."""
+    """Evaluate a trained meta-model on target nodes, before and after adaptation."""
     folder = RunFolder.open(Path(values["run"]))
     given = options.settings_table(PARAMETERS, values)
     model = open_model(folder.path, values["model"], values["loss"])
@@ -122,15 +119,7 @@ def _steps(text: str | None) -> tuple[int, ...]:
     return steps
 
 
-COMMAND = Command(
-    "evaluate",
-    "Evaluate a trained meta-model on target nodes, before and after adaptation.",
-    PARAMETERS,
-    run,
-    example="fedmeta evaluate runs/mine --steps 0,1,2,5,10",
-)
+COMMAND = Command("evaluate", PARAMETERS, run, "runs/mine --steps 0,1,2,5,10")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -6,41 +6,28 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
-from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.errors import SettingError, require, require_choice
 from fedmeta.core.storage import writing
 from fedmeta.data.loading import read_own
 from fedmeta.fleet.reopen import open_model
-from fedmeta.models.meta_model import MetaModel
 
 PARAMETERS = (
-    Parameter(
-        "run",
-        str,
-        "Run folder or model.safetensors.",
-        argument=True,
-        required=True,
-        metavar="RUN",
-    ),
-    Parameter("out", str, "The file to write.", short="o", metavar="FILE.onnx"),
-    Parameter("format", str, "What to write.", default="onnx"),
-    Parameter("adaptable", bool, "Write the adaptation into the file: devices adapt with it."),
-    Parameter(
-        "adapted",
-        str,
-        "Adapt to these samples first: .csv, .parquet or .npz.",
-        metavar="DATA",
-    ),
-    Parameter("label", str, "Label column of those samples.", default="label, or y in .npz files"),
-    Parameter("steps", int, "Gradient steps on those samples.", default="as trained"),
-    *OWN_CODE,
+    Parameter("run", "Run folder or model.safetensors.", argument=True),
+    Parameter("out", "The file to write.", short="o", metavar="FILE.onnx"),
+    Parameter("format", "What to write.", default="onnx"),
+    Parameter("adaptable", "Write the adaptation into the file: devices adapt with it.", bool),
+    Parameter("adapted", "Adapt to these samples first: .csv, .parquet or .npz.", metavar="DATA"),
+    Parameter("label", "Label column of those samples.", default="label, or y in .npz files"),
+    Parameter("steps", "Gradient steps on those samples.", int, default="as trained"),
+    *options.OWN_CODE,
 )
 
 
 def run(values: Values) -> None:
-    """Open the model, adapt it if asked to, and write it."""
+    """Write a model as an ONNX file, for devices without PyTorch."""
     from fedmeta.export import export_onnx  # brings torch's tracer, which other commands do without
 
     require_choice("format", values["format"] or "onnx", ("onnx",))
@@ -50,7 +37,11 @@ def run(values: Values) -> None:
         raise SettingError("--label and --steps go with --adapted", "give --adapted DATA as well")
     model = open_model(Path(values["run"]), values["model"], values["loss"])
     if values["adapted"] is not None:
-        model = _adapted(model, values)
+        steps, features = values["steps"], model.about.get("features") or None
+        require(steps is None or steps >= 0, "steps", steps, "a whole number of at least 0")
+        pool = read_own(values["adapted"], model.task.kind, values["label"], features=features)
+        named = np.array(pool.class_names)[pool.labels] if pool.class_names else pool.labels
+        model = model.adapt(pool.inputs, named, steps=steps)
     file = Path(values["out"])
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,24 +51,7 @@ def run(values: Values) -> None:
     say(f"{what} written to {file} ({file.stat().st_size / 1e6:.2g} MB), a graph that {how}")
 
 
-def _adapted(model: MetaModel, values: Values) -> MetaModel:
-    steps = values["steps"]
-    require(steps is None or steps >= 0, "steps", steps, "a whole number of at least 0")
-    features = model.about.get("features") or None
-    pool = read_own(values["adapted"], model.task.kind, values["label"], features=features)
-    named = np.array(pool.class_names)[pool.labels] if pool.class_names else pool.labels
-    return model.adapt(pool.inputs, named, steps=steps)
-
-
-COMMAND = Command(
-    "export",
-    "Write a model as an ONNX file, for devices without PyTorch.",
-    PARAMETERS,
-    run,
-    example="fedmeta export runs/mine --adaptable --out model.onnx",
-)
+COMMAND = Command("export", PARAMETERS, run, "runs/mine --adaptable --out model.onnx")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmeta.cli import setting_options as options
-from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import progress_bars, say, table
+from fedmeta.cli.command import Command, Parameter, Values, given, under
+from fedmeta.cli.console import print_report, progress_bars, results_folder, say, table
 from fedmeta.cli.train import PARAMETERS as TRAIN
-from fedmeta.cli.train import free_folder, print_report, print_result
+from fedmeta.cli.train import print_result
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 from fedmeta.core.errors import RunFolderError, SettingError
@@ -21,29 +21,21 @@ from fedmeta.data import load
 if TYPE_CHECKING:
     from fedmeta.fleet.transport import FleetSettings
 
-_F = "Fleet"
-FLEET = (
-    Parameter("edges", int, "How many edges to wait for before the first round.", _F, default="2"),
-    Parameter("quorum", float, "Share of the edges asked that must answer.", _F, default="0.5"),
-    Parameter(
-        "deadline", float, "Longest wait for a round's answers, in seconds.", _F, default="300"
-    ),
-    Parameter("insecure", bool, "Neither encrypt nor authenticate: on trusted networks only.", _F),
-    Parameter("port", int, "Where the platform listens.", _F),
-    Parameter(
-        "secure_aggregation",
-        bool,
-        "Let the platform see the sum of all edges alone.",
-        _F,
-        setting="uplink.secure_aggregation",
-    ),
+FLEET = under(
+    "Fleet",
+    Parameter("edges", "How many edges to wait for before the first round.", int, default="2"),
+    Parameter("quorum", "Share of the edges asked that must answer.", float, default="0.5"),
+    Parameter("deadline", "Longest wait for a round's answers, in seconds.", float, default="300"),
+    Parameter("insecure", "Neither encrypt nor authenticate: on trusted networks only.", bool),
+    Parameter("port", "Where the platform listens.", int),
+    options.option("uplink.secure_aggregation", "Let the platform see the sum of all edges alone."),
 )
 _LEFT_OUT = ("seeds", "lost", "track")
 PARAMETERS = (*FLEET, *(each for each in TRAIN if each.name not in _LEFT_OUT))
 
 
 def run(values: Values) -> None:
-    """Start platform and edges, train, stop them, and print what came of it."""
+    """Try a whole fleet on this machine: a platform and edges as processes, over Flower."""
     from fedmeta.fleet.local_fleet import run_trial
     from fedmeta.fleet.plan import edges_folder
 
@@ -51,14 +43,13 @@ def run(values: Values) -> None:
     place = edges_folder(folder)
     certs = None if values["insecure"] else place / "certs"
     with progress_bars() as bar:
-        run_trial(folder, place, certs, values["port"], [bar(f"{folder.name}")])
+        run_trial(folder, place, certs, values["port"], [bar(folder.name)])
     print_outcome(folder)
 
 
 def print_outcome(folder: Path) -> None:
     """The same tables as after `fedmeta train`, and one of the edges."""
-    opened = RunFolder.open(folder)
-    print_result(opened.summary())
+    print_result(RunFolder.open(folder).summary())
     print_edges(folder)
     print_report(folder)
 
@@ -89,10 +80,9 @@ def fleet_settings(values: Values, before: FleetSettings | None = None) -> Fleet
     """What the flags of `FLEET` say; what they do not is as before, or the default."""
     from fedmeta.fleet.transport import FleetSettings
 
-    given = {name: values[name] for name in ("edges", "quorum", "deadline")}
     fields = {
         **asdict(before or FleetSettings()),
-        **{name: value for name, value in given.items() if value is not None},
+        **given(values, "edges", "quorum", "deadline"),
         "authenticated": not values["insecure"],
     }
     return from_plain(FleetSettings, fields, "fleet")
@@ -109,7 +99,7 @@ def _planned(values: Values) -> Path:
     settings = RunSpec.from_dict(full)
     federation = load(settings.data_settings, settings.training.seed)
     name = f"fleet-{settings.algorithm.name}-{Path(settings.data_settings.name).stem}"
-    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
+    folder = results_folder(values["out"], name)
     fleet = fleet_settings(values)
     check_fleet(fleet, settings)
     count, place = fleet.edges, edges_folder(folder)
@@ -144,10 +134,10 @@ def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
     if values["out"]:
         raise SettingError("--out and --resume are both given", "a resumed run stays where it is")
     typed = options.settings_table(parameters, values)
-    plan, given = resume_plan(folder, typed), shipped(typed)
-    rounds = given.get("training", {}).get("rounds")
+    plan, asked = resume_plan(folder, typed), shipped(typed)
+    rounds = asked.get("training", {}).get("rounds")
     now = {} if rounds is None else {"training": {"rounds": rounds}}
-    if (other := difference(merged([plan.table, now]), merged([plan.table, given]))) is not None:
+    if (other := difference(merged([plan.table, now]), merged([plan.table, asked]))) is not None:
         raise RunFolderError(
             f"run {folder} was started with other settings: {other}",
             "resume it as it was started (only rounds, quorum and deadline may change)",
@@ -157,15 +147,7 @@ def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
     return folder
 
 
-COMMAND = Command(
-    "fleet",
-    "Try a whole fleet on this machine: a platform and edges as processes, over Flower.",
-    PARAMETERS,
-    run,
-    example="fedmeta fleet --data digits --edges 2 --rounds 5",
-)
+COMMAND = Command("fleet", PARAMETERS, run, "--data digits --edges 2 --rounds 5")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say, table
-from fedmeta.cli.own_code import OWN_CODE
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import read_tensors
 from fedmeta.fleet.reopen import open_model, own_federation
@@ -14,27 +14,18 @@ from fedmeta.models.meta_model import MetaModel
 from fedmeta.training.run_importance import store_importance
 
 PARAMETERS = (
-    Parameter("run", str, "Run folder.", argument=True, required=True, metavar="RUN"),
+    Parameter("run", "Run folder.", argument=True),
     Parameter(
-        "kind",
-        str,
-        "fisher (asks the source nodes) or path (of a run trained with --importance path).",
-        default="fisher",
+        "kind", "fisher (asks the sources) or path (of train --importance path).", default="fisher"
     ),
-    Parameter(
-        "add",
-        str,
-        "Run of an earlier task whose importance counts too (as often as needed).",
-        many=True,
-        metavar="RUN",
-    ),
-    Parameter("device", str, "cpu or cuda.", default="cpu"),
-    *OWN_CODE,
+    Parameter("add", "Run whose importance counts too (repeatable).", many=True, metavar="RUN"),
+    Parameter("device", "cpu or cuda.", default="cpu"),
+    *options.OWN_CODE,
 )
 
 
 def run(values: Values) -> None:
-    """Make the importance of a run, store it there and print what it says."""
+    """Estimate how much each parameter of a run matters, and store it with the run."""
     folder = RunFolder.open(Path(values["run"]))
     model = open_model(folder.path, values["model"], values["loss"])
     kind, earlier = values["kind"] or "fisher", [Path(each) for each in values["add"] or ()]
@@ -46,23 +37,13 @@ def run(values: Values) -> None:
 def print_importance(file: Path, kind: str, model: MetaModel) -> None:
     """What the stored importance of a run says of its model."""
     stored, _ = read_tensors(file, "importance")
-    rows = [
-        [name, *(f"{float(value):.3g}" for value in (leaf.mean(), leaf.max()))]
-        for name, leaf in ((name, stored[name]) for name in model.theta)
-    ]
+    leaves = {name: stored[name] for name in model.theta}
+    rows = [[name, f"{leaf.mean():.3g}", f"{leaf.max():.3g}"] for name, leaf in leaves.items()]
     table(f"importance ({kind}) of the parameters, by tensor", ["tensor", "mean", "largest"], rows)
     say(f"written to {file}")
 
 
-COMMAND = Command(
-    "importance",
-    "Estimate how much each parameter of a run matters, and store it with the run.",
-    PARAMETERS,
-    run,
-    example="fedmeta importance runs/mine",
-)
+COMMAND = Command("importance", PARAMETERS, run, "runs/mine")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -42,26 +42,16 @@ class _Parser(argparse.ArgumentParser):
 
 def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
     groups: dict[str, Any] = {}
-    parser.epilog = f"example: {command.example}" if command.example else None
+    parser.epilog = f"example: {command.example}"
     for each in command.parameters:
         group = groups.setdefault(each.panel, parser.add_argument_group(each.panel))
+        given: dict[str, Any] = {"help": each.about.replace("%", "%%")}
+        if each.kind is not bool:
+            called = each.name if each.argument else each.kind.__name__
+            given |= {"type": each.kind, "metavar": each.metavar or called.upper()}
         if each.argument:
             count = "*" if each.many else (None if each.required else "?")
-            group.add_argument(
-                each.name,
-                nargs=count,
-                type=each.kind,
-                metavar=each.metavar or each.name.upper(),
-                help=each.about,
-            )
-        elif each.kind is bool:
-            group.add_argument(*each.flags, dest=each.name, action="store_true", help=each.about)
+            group.add_argument(each.name, nargs=count, **given)
         else:
-            group.add_argument(
-                *each.flags,
-                dest=each.name,
-                type=each.kind,
-                action="append" if each.many else "store",
-                metavar=each.metavar or each.kind.__name__.upper(),
-                help=each.about,
-            )
+            action = "store_true" if each.kind is bool else "append" if each.many else "store"
+            group.add_argument(*each.flags, dest=each.name, action=action, **given)

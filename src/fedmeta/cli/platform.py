@@ -4,50 +4,40 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedmeta.cli import fleet
 from fedmeta.cli import setting_options as options
-from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import progress_bars, say
-from fedmeta.cli.fleet import (
-    FLEET,
-    fleet_settings,
-    print_edges,
-    print_outcome,
-    resumed,
-    say_of_prior,
-)
+from fedmeta.cli.command import Command, Parameter, Values, under
+from fedmeta.cli.console import progress_bars, results_folder, say
 from fedmeta.cli.train import PARAMETERS as TRAIN
-from fedmeta.cli.train import free_folder
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import merged
 from fedmeta.core.errors import FedmetaError
 
 _DEFAULT_PORT = 8000
-_LEFT_OUT = ("seeds", "lost", "track", "data", "folder", "partition", "nodes", "classes_per_node")
+_LEFT_OUT = (
+    *("seeds", "lost", "track"),
+    *("data", "folder", "partition", "nodes", "classes_per_node", "precise"),
+)
 PARAMETERS = (
-    *FLEET,
-    Parameter("host", str, "Address to listen at.", "Fleet", default="127.0.0.1"),
-    Parameter(
-        "certs",
-        str,
-        "Folder with ca.crt, server.pem, server.key, nodes/*.pub.",
+    *fleet.FLEET,
+    *under(
         "Fleet",
-        default="certs",
+        Parameter("host", "Address to listen at.", default="127.0.0.1"),
+        Parameter("certs", "Folder: ca.crt, server.pem, server.key, nodes/*.pub.", default="certs"),
+        Parameter("targets", "File with nodes to judge the model on, which take no part."),
+        Parameter("prepare", "Start nothing: print Flower's own commands for it.", bool),
     ),
-    Parameter(
-        "targets", str, "File with nodes to judge the model on, which take no part.", "Fleet"
-    ),
-    Parameter("prepare", bool, "Start nothing: print Flower's own commands for it.", "Fleet"),
-    *(each for each in TRAIN if each.name not in (*_LEFT_OUT, "precise")),
+    *(each for each in TRAIN if each.name not in _LEFT_OUT),
 )
 
 
 def run(values: Values) -> None:
-    """Start a SuperLink and a run, say how edges join, and follow it to its end."""
+    """Train over edges on other machines, over Flower."""
     from fedmeta.fleet import flower_commands as programs
     from fedmeta.fleet.flower_commands import Credentials
     from fedmeta.fleet.launch import Host, run_to_end, running_platform
 
-    folder = resumed(PARAMETERS, values) if values["resume"] else _planned(values)
+    folder = fleet.resumed(PARAMETERS, values) if values["resume"] else _planned(values)
     certs = Path(values["certs"] or "certs")
     credentials = None if values["insecure"] else Credentials(certs)
     address, port = values["host"] or "127.0.0.1", values["port"] or _DEFAULT_PORT
@@ -64,9 +54,9 @@ def run(values: Values) -> None:
             with progress_bars() as bar:
                 run_to_end(host, superlink, [bar("fleet")])
         except FedmetaError:
-            print_edges(folder)
+            fleet.print_edges(folder)
             raise
-    print_outcome(folder)
+    fleet.print_outcome(folder)
 
 
 def _planned(values: Values) -> Path:
@@ -79,20 +69,20 @@ def _planned(values: Values) -> Path:
     full = merged([comes, options.settings_table(PARAMETERS, values)])
     settings = RunSpec.from_dict(full)
     name = f"platform-{settings.algorithm.name}"
-    folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), name)
+    folder = results_folder(values["out"], name)
     targets = None
     if values["targets"]:
         path = Path(values["targets"]).expanduser().absolute()
         targets = EdgeData(str(path), values["label"], values["node"])
         check_readable(targets)
-    fleet = fleet_settings(values)
-    check_fleet(fleet, settings)
-    new_plan(folder, full, fleet, targets)
+    chosen = fleet.fleet_settings(values)
+    check_fleet(chosen, settings)
+    new_plan(folder, full, chosen, targets)
     say(
         f"{settings.algorithm.name}, {settings.training.rounds} rounds, seed "
         f"{settings.training.seed}; run {folder}"
     )
-    say_of_prior(settings, folder)
+    fleet.say_of_prior(settings, folder)
     return folder
 
 
@@ -129,15 +119,7 @@ def _say_how_to_join(certs: Path | None, address: str, port: int) -> None:
         )
 
 
-COMMAND = Command(
-    "platform",
-    "Train over edges on other machines, over Flower.",
-    PARAMETERS,
-    run,
-    example="fedmeta platform --edges 3 --rounds 100 --certs certs --out runs/fleet",
-)
+COMMAND = Command("platform", PARAMETERS, run, "--edges 3 --rounds 100 --out runs/fleet")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -9,13 +9,13 @@ from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
 
 PARAMETERS = (
-    Parameter("folder", str, "Folder of a run or comparison.", argument=True, required=True),
-    Parameter("open", bool, "Show it in a browser."),
+    Parameter("folder", "Folder of a run or comparison.", argument=True),
+    Parameter("open", "Show it in a browser.", bool),
 )
 
 
 def run(values: Values) -> None:
-    """Write report.html."""
+    """Write the self-contained report.html of a run or comparison."""
     from fedmeta.report import write_report
 
     page = write_report(Path(values["folder"]))
@@ -24,15 +24,7 @@ def run(values: Values) -> None:
         webbrowser.open(page.resolve().as_uri())
 
 
-COMMAND = Command(
-    "report",
-    "Write the self-contained report.html of a run or comparison.",
-    PARAMETERS,
-    run,
-    example="fedmeta report runs/demo --open",
-)
+COMMAND = Command("report", PARAMETERS, run, "runs/demo --open")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -17,34 +17,26 @@ RESULTS, PAGE = "results", "docs/results.md"
 PARAMETERS = (
     Parameter(
         "what",
-        str,
         "An experiment (table1, table2, convergence, …), or all of them; summary: compute "
         "summary.json from the results again; render: that, and tables and figures.",
         argument=True,
-        required=True,
     ),
-    Parameter(
-        "only",
-        str,
-        "Cells whose path fits a pattern like '*/cifar10/*' (as often as needed).",
-        many=True,
-        metavar="PATTERN",
-    ),
-    Parameter("list", bool, "Show the cells and whether they have results; run nothing."),
-    Parameter("force", bool, "Run again what has a current result."),
-    Parameter("seconds", float, "Start no further cell after so many seconds."),
-    Parameter("quick", bool, "A small version on handwritten digits, for a CPU and some minutes."),
-    Parameter("out", str, "Folder of the results.", short="o", metavar="FOLDER", default=RESULTS),
-    Parameter("page", str, "Page to render.", metavar="FILE", default=PAGE),
-    Parameter("data_folder", str, "Where the data sets lie.", metavar="FOLDER"),
-    Parameter("device", str, "cpu or cuda."),
-    Parameter("precision", str, "full, tf32 or bf16."),
-    Parameter("threads", int, "CPU threads."),
+    Parameter("only", "Only cells like '*/cifar10/*' (repeatable).", many=True, metavar="PATTERN"),
+    Parameter("list", "Show the cells and whether they have results; run nothing.", bool),
+    Parameter("force", "Run again what has a current result.", bool),
+    Parameter("seconds", "Start no further cell after so many seconds.", float),
+    Parameter("quick", "A small version on handwritten digits, for a CPU and some minutes.", bool),
+    Parameter("out", "Folder of the results.", short="o", metavar="FOLDER", default=RESULTS),
+    Parameter("page", "Page to render.", metavar="FILE", default=PAGE),
+    Parameter("data_folder", "Where the data sets lie.", metavar="FOLDER"),
+    Parameter("device", "cpu or cuda."),
+    Parameter("precision", "full, tf32 or bf16."),
+    Parameter("threads", "CPU threads.", int),
 )
 
 
 def run(values: Values) -> None:
-    """Hand over to the experiments of the source tree that this package is run from."""
+    """Run the experiments of the paper and our own, cell by cell, and keep what they give."""
     root = Path(fedmeta.__file__).resolve().parents[2]
     if not (root / "experiments/command.py").is_file():
         raise FedmetaError(
@@ -58,15 +50,7 @@ def run(values: Values) -> None:
     reproduce(values)
 
 
-COMMAND = Command(
-    "reproduce",
-    "Run the experiments of the paper and our own, cell by cell, and keep what they give.",
-    PARAMETERS,
-    run,
-    example="fedmeta reproduce table1 --device cuda --seconds 600",
-)
+COMMAND = Command("reproduce", PARAMETERS, run, "table1 --device cuda --seconds 600")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

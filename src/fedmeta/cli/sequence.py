@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import plus_minus, progress_bars, say, table
-from fedmeta.cli.train import free_folder, print_report
+from fedmeta.cli.console import plus_minus, print_report, progress_bars, results_folder, say, table
 from fedmeta.config.tables import merged
 from fedmeta.core.errors import SettingError, require
 from fedmeta.core.run_folder import difference
@@ -19,28 +17,23 @@ from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.folder import begin, conclude, declared
 from fedmeta.studies.sequences.methods import COMPARED, NAMES, Method
 from fedmeta.studies.sequences.running import Trainer
-from fedmeta.training.callbacks import Callback
 
 _SETTINGS = ("folder", "nodes", "precise", "rounds")
 
 PARAMETERS = (
-    Parameter("sequence", str, f"A TOML file, or one of {', '.join(ready())}.", argument=True),
+    Parameter("sequence", f"TOML file, or {', '.join(ready())}.", argument=True, required=False),
     Parameter(
         "method",
-        str,
-        f"{', '.join(NAMES)}, several joined by +, or all; as often as needed.",
+        f"{', '.join(NAMES)}, several joined by +, or all (repeatable).",
         many=True,
         default="as the sequence says",
     ),
-    Parameter("strength", float, "λ of the method's prior.", default="as the sequence says"),
+    Parameter("strength", "λ of the method's prior.", float, default="as the sequence says"),
     options.SEEDS,
     options.OUT,
-    Parameter("resume", str, "Continue the sequence in this folder.", metavar="FOLDER"),
+    Parameter("resume", "Continue the sequence in this folder.", metavar="FOLDER"),
     Parameter(
-        "edges",
-        int,
-        "Train over a fleet of so many edges, as processes over Flower.",
-        default="in this process",
+        "edges", "Train over that many edges, as Flower processes.", int, default="in this process"
     ),
     *(each for each in (*options.DATA, *options.METHOD) if each.name in _SETTINGS),
     *(each for each in options.CONFIG if each.name == "set"),
@@ -49,13 +42,13 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Learn the tasks with every method, and print and keep what came of it."""
+    """Learn tasks one after the other and measure what is forgotten."""
     if values["resume"]:
         folder = Path(values["resume"])
         sequence, methods, seeds = _resumed(values)
     else:
         sequence, methods, seeds = _asked(values)
-        folder = Path(values["out"]) if values["out"] else free_folder(Path("runs"), sequence.name)
+        folder = results_folder(values["out"], sequence.name)
         begin(folder, sequence, methods, seeds)
     trainer = _fleet(folder, values["edges"])
     say(
@@ -91,11 +84,12 @@ def _fleet(folder: Path, edges: int | None) -> Trainer | None:
 
     if not known:
         make_keys(certs, fleet.edges)
-
-    def conduct(run: Path, homes: Path, callbacks: Sequence[Callback]) -> None:
-        run_trial(run, homes, certs, None, callbacks)
-
-    return FleetTasks(folder, certs.parent, fleet, conduct)
+    return FleetTasks(
+        folder,
+        certs.parent,
+        fleet,
+        lambda run, homes, told: run_trial(run, homes, certs, None, told),
+    )
 
 
 def _asked(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
@@ -111,11 +105,10 @@ def _asked(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
         sequence = sequence.using(methods[0], strength)
     for method in methods:
         Method.parse(method)
-    count = 1 if values["seeds"] is None else values["seeds"]
-    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    seeds = options.repeats(values, 1)
     for number in range(len(sequence.tasks)):
         sequence.of_task(number, 0)  # says what is wrong before anything is written
-    return sequence, list(dict.fromkeys(methods)), list(range(count))
+    return sequence, list(dict.fromkeys(methods)), list(seeds)
 
 
 def _resumed(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
@@ -141,53 +134,34 @@ def print_sequence(result: dict[str, Any]) -> None:
     """Measures of every method and, for a single one, its accuracy matrix."""
     for which, judged in (("accuracy", "query sets"), ("precise", "precise sets")):
         rows = [
-            [name, *_measures(found["measures"][which]), str(found["measures"][which]["diverged"])]
+            [
+                name,
+                *(_cell(measures[each]) for each in ("average", "forgetting", "new", "forward")),
+                _cell(measures["cost"], "loss"),
+                str(measures["diverged"]),
+            ]
             for name, found in result["methods"].items()
-            if which in found["measures"]
+            if (measures := found["measures"].get(which)) is not None
         ]
         if rows:
-            title = f"{result['title']}, {judged}, mean ± 95 % interval over {_seeds(result)}"
+            count = len(result["seeds"])
+            over = f"{count} seed{'s' if count > 1 else ''}"
+            title = f"{result['title']}, {judged}, mean ± 95 % interval over {over}"
             columns = ["method", "average", "forgetting", "new", "forward", "L_p", "diverged"]
             table(title, columns, rows)
     if len(result["methods"]) == 1:
         ((name, found),) = result["methods"].items()
         matrix = found["matrix"]["accuracy"]
-        rows = [
-            [_after(result["tasks"], number, len(matrix)), *(_cell(each) for each in row)]
-            for number, row in enumerate(matrix)
-        ]
+        after = ["all at once"] if len(matrix) == 1 else ["nothing", *result["tasks"]]
+        rows = [[name, *map(_cell, row)] for name, row in zip(after, matrix, strict=False)]
         table(f"{name}: accuracy on the targets of each task", ["after", *result["tasks"]], rows)
-
-
-def _seeds(result: dict[str, Any]) -> str:
-    count = len(result["seeds"])
-    return f"{count} seed{'s' if count > 1 else ''}"
-
-
-def _measures(found: dict[str, Any]) -> list[str]:
-    points = [_cell(found[name]) for name in ("average", "forgetting", "new", "forward")]
-    return [*points, _cell(found["cost"], "loss")]
 
 
 def _cell(found: dict[str, Any], metric: str = "accuracy") -> str:
     return "–" if found["mean"] is None else plus_minus(metric, found["mean"], found["ci95"])
 
 
-def _after(tasks: list[str], number: int, rows: int) -> str:
-    if rows == 1:
-        return "all at once"
-    return tasks[number - 1] if number else "nothing"
-
-
-COMMAND = Command(
-    "sequence",
-    "Learn tasks one after the other and measure what is forgotten.",
-    PARAMETERS,
-    run,
-    example="fedmeta sequence digits --method none --method replay+euclidean --seeds 3",
-)
+COMMAND = Command("sequence", PARAMETERS, run, "digits --method none --method replay+euclidean")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

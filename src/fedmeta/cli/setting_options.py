@@ -1,275 +1,177 @@
-"""The options that set settings, shared by the commands that train, and what they add up to."""
+"""The options that set settings, shared by the commands that train, and what they add up to.
+
+A setting gets a flag by one line, `option("table.field")`.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
-from fedmeta.cli.command import Parameter, Values
-from fedmeta.config.spec import TABLES, layered
+from fedmeta.cli.command import Parameter, Values, under
+from fedmeta.config.spec import RunSpec, layered
 from fedmeta.config.tables import Table, merged, nested, read_toml
-from fedmeta.core.errors import SettingError
+from fedmeta.core.errors import SettingError, require
 from fedmeta.core.objective import RECOMMENDED
-from fedmeta.priors import PriorSettings
 
 
-def _with_defaults(*parameters: Parameter) -> tuple[Parameter, ...]:
-    """The parameters with the defaults of the settings they set, read off the dataclasses."""
-    return tuple(replace(each, default=_default(each.setting or "")) for each in parameters)
+def option(setting: str, help: str = "", flag: str = "", **further: Any) -> Parameter:
+    """The flag of a setting; its type, default and meaning are those of the dataclass's field.
 
-
-def _default(setting: str) -> str | None:
-    place, _, name = setting.rpartition(".")
-    if place.startswith("algorithms"):
-        owner: Any = ADMMFedMeta() if hasattr(ADMMFedMeta, name) else FedAvg()
+    Args:
+        setting: its dotted place; "{algorithm}" stands for the chosen algorithm's name.
+        help: instead of what the docstring says of the field.
+        flag: its name, where it is not that of the field.
+        further: what else there is to say of a `Parameter`.
+    """
+    *place, name = setting.split(".")
+    owner: Any = RunSpec()
+    if place[:1] == ["inner"]:
+        owner = RECOMMENDED
+    elif place[:1] == ["algorithms"]:
+        owner = ADMMFedMeta() if hasattr(ADMMFedMeta, name) else FedAvg()
     else:
-        tables: dict[str, Any] = {**TABLES, "prior": PriorSettings}
-        owner = RECOMMENDED if place == "inner" else tables.get(place, object)()
-    value = getattr(owner, name, None)
-    if isinstance(value, bool):  # a switch is off where it is not given
-        return None
-    return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        for each in place:
+            owner = getattr(owner, each)
+    hint, value = get_type_hints(type(owner))[name], getattr(owner, name)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
+    kinds = [each for each in kinds if each is not NoneType]
+    off = value is None or value is False  # a switch is off where it is not given
+    return Parameter(
+        flag or name,
+        help or described(type(owner), name),
+        kinds[0] if kinds[0] in (int, float, bool) and len(kinds) == 1 else str,
+        setting=setting,
+        default=None if off else f"{value:g}" if isinstance(value, float) else str(value),
+        toml=len(kinds) > 1,
+        **further,
+    )
+
+
+def described(owner: type, name: str) -> str:
+    """What the docstring of a class says of an argument, as a line of --help.
+
+    Example:
+        >>> from fedmeta.config.execution import Execution
+        >>> described(Execution, "threads"), described(Execution, "dtype")
+        ('CPU threads.', 'float32 or float64.')
+    """
+    entry = re.search(rf"^    {name}: (.+(\n {{8}}.+)*)", inspect.getdoc(owner) or "", re.MULTILINE)
+    if entry is None:
+        return ""
+    first = re.split(r"\. |\.$|; None", " ".join(entry[1].split()))[0]
+    return re.sub(r'["`]', "", first[:1].upper() + first[1:]) + "."
 
 
 CONFIG = (
-    Parameter("config", str, "Settings file (TOML); flags override it.", short="c", metavar="FILE"),
-    Parameter("preset", str, "paper (as printed) or authors (as in their code).", setting="preset"),
+    Parameter("config", "Settings file (TOML); flags override it.", short="c", metavar="FILE"),
+    Parameter("preset", "paper (as printed) or authors (as in their code).", setting="preset"),
     Parameter(
-        "set",
-        str,
-        "Any other setting, e.g. --set data.min_samples=10 (as often as needed).",
-        many=True,
-        metavar="KEY=VALUE",
+        "set", "Any setting, e.g. data.min_samples=10 (repeatable).", many=True, metavar="KEY=VALUE"
     ),
 )
+SEED = option("training.seed", "Fixes everything that is drawn.", short="s")
+SEEDS = Parameter("seeds", "How many repeats, each with its own nodes and weights.", int)
+OUT = Parameter("out", "Folder for the results.", short="o", metavar="FOLDER")
+OWN_CODE = (
+    Parameter("model", "Your own network, named again.", metavar="FILE.PY:FUNCTION"),
+    Parameter("loss", "Your own loss, named again.", metavar="FILE.PY:FUNCTION"),
+)
+"""Of the commands that open a run."""
 
-_D = "Data"
-DATA = _with_defaults(
-    Parameter(
-        "data",
-        str,
+DATA = under(
+    "Data",
+    option(
+        "data.name",
         "digits, fashion-mnist, cifar10, cifar100, sinusoid, or your own .npz, .csv, .parquet "
         "file or folder of images.",
-        _D,
+        flag="data",
         short="d",
-        setting="data.name",
     ),
-    Parameter("folder", str, "Where a built-in data set lies.", _D, setting="data.folder"),
-    Parameter(
-        "partition",
-        str,
-        "random-classes, fixed-pairs, dirichlet, column or episodes.",
-        _D,
-        setting="data.partition",
-    ),
-    Parameter("nodes", int, "Devices, sources and targets together.", _D, setting="data.nodes"),
-    Parameter("classes_per_node", int, "Classes of a device.", _D, setting="data.classes_per_node"),
-    Parameter("label", str, "Label column of your own data.", _D, setting="data.label"),
-    Parameter("node", str, "Column that says whose sample it is.", _D, setting="data.node"),
-    Parameter("task", str, "classification or regression.", _D, setting="data.task"),
-    Parameter(
-        "precise",
-        int,
-        "Judge every target on that many further samples of its classes.",
-        _D,
-        setting="data.precise",
-    ),
+    option("data.folder"),
+    option("data.partition", "random-classes, fixed-pairs, dirichlet, column or episodes."),
+    option("data.nodes"),
+    option("data.classes_per_node"),
+    option("data.label"),
+    option("data.node"),
+    option("data.task", "classification or regression."),
+    option("data.precise", "Judge every target on that many further samples of its classes."),
 )
 
-_M = "Method"
-METHOD = _with_defaults(
-    Parameter(
-        "model", str, "auto, cnn, mlp, linear, or file.py:function.", _M, setting="model.name"
-    ),
-    Parameter(
-        "loss", str, "auto, cross-entropy, squared-error or file.py:function.", _M, setting="loss"
-    ),
-    Parameter(
-        "inner_step_size", float, "α: step size of the adaptation.", _M, setting="inner.step_size"
-    ),
-    Parameter("inner_steps", int, "Steps of the adaptation.", _M, setting="inner.steps"),
-    Parameter(
-        "inner_scope",
-        str,
-        "Which parameters the adaptation moves: head, all or a list of name patterns.",
-        _M,
-        setting="inner.scope",
-        toml=True,
-    ),
-    Parameter(
-        "learned",
-        str,
-        "Learn step sizes of the adaptation: none, tensor or parameter.",
-        _M,
-        setting="inner.learned",
-    ),
-    Parameter("rounds", int, "T: communication rounds.", _M, short="r", setting="training.rounds"),
-    Parameter(
-        "flip",
-        bool,
-        "Mirror the devices' images at random in training.",
-        _M,
-        setting="augmentation.flip",
-    ),
-    Parameter(
-        "shift",
-        int,
-        "Shift the devices' images at random by so many pixels at most.",
-        _M,
-        setting="augmentation.shift",
-    ),
+METHOD = under(
+    "Method",
+    option("model.name", "auto, cnn, mlp, linear, or file.py:function.", flag="model"),
+    Parameter("loss", "auto, cross-entropy, squared-error or file.py:function.", setting="loss"),
+    option("inner.step_size", "α: step size of the adaptation.", flag="inner_step_size"),
+    option("inner.steps", "Steps of the adaptation.", flag="inner_steps"),
+    option("inner.scope", "What adaptation moves: head, all or name patterns.", "inner_scope"),
+    option("inner.learned", "Learn step sizes of the adaptation: none, tensor or parameter."),
+    option("training.rounds", "T: communication rounds.", short="r"),
+    option("augmentation.flip", "Mirror the devices' images at random in training."),
+    option("augmentation.shift", "Shift the devices' images at random by so many pixels at most."),
 )
 
-ALGORITHM = _with_defaults(
+ALGORITHM = under(
+    "Method",
     Parameter(
         "algorithm",
-        str,
         "admm-fedmeta, fedavg, per-fedavg, fedmeta, reptile, local-only, centralised, or "
         "file.py:Class.",
-        _M,
         short="a",
         setting="algorithm",
     ),
-    Parameter(
-        "penalty",
-        str,
-        "auto, or ρ as a number: larger is slower and safer.",
-        _M,
-        setting="algorithms.{algorithm}.penalty",
-        metavar="RHO",
-        toml=True,
-    ),
-    Parameter(
-        "step_size",
-        float,
-        "Outer step size of algorithms without ρ.",
-        _M,
-        setting="algorithms.{algorithm}.step_size",
-    ),
-    Parameter(
-        "local_steps",
-        int,
-        "Steps a device takes per round.",
-        _M,
-        setting="algorithms.{algorithm}.local_steps",
-    ),
-    Parameter(
-        "curvature",
-        str,
-        "exact, finite-difference or none.",
-        _M,
-        setting="algorithms.{algorithm}.curvature",
-    ),
+    option("algorithms.{algorithm}.penalty", "auto, or ρ (larger: slower, safer).", metavar="RHO"),
+    option("algorithms.{algorithm}.step_size", "Outer step size of algorithms without ρ."),
+    option("algorithms.{algorithm}.local_steps", "Steps a device takes per round."),
+    option("algorithms.{algorithm}.curvature", "exact, finite-difference or none."),
 )
 
-_P = "Earlier tasks"
-PRIOR = _with_defaults(
-    Parameter(
-        "prior",
-        str,
-        "Run, checkpoint or model file of an earlier task, to be held near to.",
-        _P,
-        setting="prior.model",
-        metavar="RUN_OR_FILE",
-    ),
-    Parameter(
-        "prior_strength",
-        str,
-        "λ: how strongly it holds, a number or auto (trains twice).",
-        _P,
-        setting="prior.strength",
-        metavar="LAMBDA",
-        toml=True,
-    ),
-    Parameter(
-        "prior_kind",
-        str,
+PARTICIPATION = under(
+    "Method",
+    option("participation.fraction", "Share of devices asked per round."),
+    option("participation.lost"),
+)
+
+PRIOR = under(
+    "Earlier tasks",
+    option("prior.model", "Run or model file to be held near to.", "prior", metavar="RUN_OR_FILE"),
+    option("prior.strength", "λ ≥ 0, or auto (trains twice).", "prior_strength", metavar="LAMBDA"),
+    option(
+        "prior.kind",
         "By what: euclidean, fisher, path, outputs, generalised-kl, itakura-saito or "
         "file.py:function (a convex h).",
-        _P,
-        setting="prior.kind",
+        flag="prior_kind",
     ),
+    option("prior.data", flag="prior_data", metavar="FILE"),
     Parameter(
-        "prior_data",
-        str,
-        "Unlabelled samples that outputs are compared on.",
-        _P,
-        setting="prior.data",
-        metavar="FILE",
+        "init", "Run, checkpoint or model to start from.", setting="init", metavar="RUN_OR_FILE"
     ),
-    Parameter(
-        "init",
-        str,
-        "Run, checkpoint or model file whose parameters to start from.",
-        _P,
-        setting="init",
-        metavar="RUN_OR_FILE",
+)
+(IMPORTANCE,) = under(
+    "Earlier tasks",
+    option("importance", "Store what each parameter mattered with the run: none, fisher or path."),
+)
+
+MACHINE = under(
+    "Machine",
+    *(
+        option(f"execution.{name}")
+        for name in ("device", "dtype", "path", "memory", "threads", "precision")
     ),
 )
 
-_X = "Machine"
-MACHINE = _with_defaults(
-    Parameter("device", str, "cpu or cuda.", _X, setting="execution.device"),
-    Parameter("dtype", str, "float32 or float64.", _X, setting="execution.dtype"),
-    Parameter("path", str, "auto, batched, loop or measure.", _X, setting="execution.path"),
-    Parameter("memory", float, "Memory budget in GiB.", _X, setting="execution.memory"),
-    Parameter("threads", int, "CPU threads.", _X, setting="execution.threads"),
-    Parameter("precision", str, "full, tf32 or bf16.", _X, setting="execution.precision"),
-)
-
-(SEED,) = _with_defaults(
-    Parameter("seed", int, "Fixes everything that is drawn.", short="s", setting="training.seed")
-)
-SEEDS = Parameter("seeds", int, "How many repeats, each with its own nodes and weights.")
-OUT = Parameter("out", str, "Folder for the results.", short="o", metavar="FOLDER")
-
-PARTICIPATION = _with_defaults(
-    Parameter(
-        "fraction", float, "Share of devices asked per round.", _M, setting="participation.fraction"
-    ),
-    Parameter(
-        "lost", float, "Probability that an upload is lost.", _M, setting="participation.lost"
-    ),
-)
-
-_U = "Uplink"
-UPLINK = (
-    Parameter(
-        "guard",
-        str,
-        "What becomes of outsized contributions: keep, reject or clip.",
-        _U,
-        setting="uplink.guard.outliers",
-        default="keep",
-    ),
-    Parameter(
-        "dp",
-        str,
-        "Differential privacy of devices: none, local or central.",
-        _U,
-        setting="uplink.privacy.dp",
-        default="none",
-    ),
-    Parameter("epsilon", float, "ε wanted over all rounds.", _U, setting="uplink.privacy.epsilon"),
-    Parameter(
-        "clip",
-        float,
-        "Largest norm of what a device sends, per weight.",
-        _U,
-        setting="uplink.privacy.clip",
-        default="1",
-    ),
-    Parameter(
-        "compress",
-        str,
-        "Shorten uploads: none, 8-bit or top-k.",
-        _U,
-        setting="uplink.compression.method",
-        default="none",
-    ),
+UPLINK = under(
+    "Uplink",
+    option("uplink.guard.outliers", "Outsized contributions: keep, reject or clip.", "guard"),
+    option("uplink.privacy.dp", "Differential privacy of devices: none, local or central."),
+    option("uplink.privacy.epsilon", "ε wanted over all rounds."),
+    option("uplink.privacy.clip", "Largest norm of what a device sends, per weight."),
+    option("uplink.compression.method", "Shorten uploads: none, 8-bit or top-k.", flag="compress"),
 )
 
 
@@ -282,17 +184,19 @@ def settings_table(parameters: tuple[Parameter, ...], values: Values) -> Table:
         value = values.get(parameter.name)
         missing = value is None or value is False  # a switch that was not given sets nothing
         if parameter.setting is not None and not missing:
-            # Not str.format: an algorithm of one's own is named by a path, which has dots.
             given[parameter.setting] = parse_value(str(value)) if parameter.toml else value
-    flags: Table = {}
-    for setting, value in given.items():
-        *parents, last = setting.split(".")
-        place = flags
-        for parent in parents:
-            place = place.setdefault(str(algorithm) if parent == "{algorithm}" else parent, {})
-        place[last] = value
+    flags = nested(given)
+    if own := flags.get("algorithms"):  # named only now: the path of one's own has dots
+        flags["algorithms"] = {str(algorithm): own["{algorithm}"]}
     extra = dict(parse_assignment(each) for each in values.get("set") or ())
     return layered(file, merged([flags, nested(extra)]))
+
+
+def repeats(values: Values, usual: int) -> range:
+    """The seeds that --seeds asks for."""
+    count = usual if values["seeds"] is None else values["seeds"]
+    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    return range(count)
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import percent, progress_bars, say, table
+from fedmeta.cli.compare import compare_and_print
+from fedmeta.cli.console import percent, print_report, progress_bars, results_folder, say, table
 from fedmeta.cli.importance import print_importance
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table, merged
-from fedmeta.core.errors import MissingExtraError, RunFolderError, SettingError
+from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import WITHDRAWN, RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks, started
@@ -29,20 +30,13 @@ PARAMETERS = (
     options.SEED,
     options.SEEDS,
     options.OUT,
-    Parameter("resume", str, "Continue the run in this folder.", metavar="RUN"),
-    Parameter("track", str, "Log to tensorboard or mlflow too (may be given twice).", many=True),
+    Parameter("resume", "Continue the run in this folder.", metavar="RUN"),
+    Parameter("track", "Log to tensorboard or mlflow too (may be given twice).", many=True),
     *options.DATA,
     *options.METHOD,
     *options.ALGORITHM,
     *options.PRIOR,
-    Parameter(
-        "importance",
-        str,
-        "Store what each parameter mattered with the run: none, fisher or path.",
-        options.PRIOR[0].panel,
-        setting="importance",
-        default="none",
-    ),
+    options.IMPORTANCE,
     *options.PARTICIPATION,
     *options.UPLINK,
     *options.MACHINE,
@@ -50,7 +44,7 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Train, or continue, and print what came of it."""
+    """Train a meta-model on the source nodes and evaluate it on the targets."""
     full = options.settings_table(PARAMETERS, values)
     if values["seeds"] is not None:
         _train_repeats(values, full)
@@ -69,12 +63,13 @@ def run(values: Values) -> None:
             RunFolder(Path(values["out"])).check_free()  # before data are read: it may take long
         federation = load(settings.data_settings, settings.training.seed)
         name = f"{settings.algorithm.name}-{Path(settings.data_settings.name).stem}"
-        given = values["resume"] or values["out"]
-        folder = Path(given) if given else free_folder(Path("runs"), name)
+        folder = results_folder(values["resume"] or values["out"], name)
         trackers = [tracker(name, folder) for name in values["track"] or ()]
         if ranks.leads:
             _announce(settings, federation, ranks)
-        with _plain_warnings(), progress_bars() if ranks.leads else nullcontext() as bar:
+        bars = progress_bars() if ranks.leads else nullcontext()
+        with warnings.catch_warnings(), bars as bar:
+            warnings.showwarning = _warn
             if settings.prior.ties and settings.prior.strength == "auto":
                 pilot = [bar(f"{settings.algorithm.name} without the prior")] if bar else []
                 settings = with_strength(settings, federation, pilot)
@@ -91,16 +86,9 @@ def run(values: Values) -> None:
         print_report(folder)
 
 
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Warnings (an h that is not convex) as one line, without a place in our code."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"warning: {message}", file=sys.stderr)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning (an h that is not convex) as one line, without a place in our code."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _announce(settings: RunSpec, federation: Federation, ranks: Ranks) -> None:
@@ -116,8 +104,6 @@ def _announce(settings: RunSpec, federation: Federation, ranks: Ranks) -> None:
 
 def _train_repeats(values: Values, full: Table) -> None:
     """Several seeds, trained together where that can be: a comparison of one algorithm."""
-    from fedmeta.cli.compare import compare_and_print  # which prints results as this command does
-
     for other in ("resume", "seed", "track"):
         if values[other] is not None:
             raise SettingError(
@@ -197,34 +183,7 @@ def prior_line(prior: Mapping[str, Any]) -> str:
     return f"{prior['kind']}, λ = {prior['strength']:.4g}; {which}"
 
 
-def print_report(folder: Path) -> None:
-    """Write the report and say where it is, or which extra is missing."""
-    from fedmeta.report import write_report
-
-    say(f"run      {folder}")
-    try:
-        say(f"report   {write_report(folder)}")
-    except MissingExtraError as error:
-        say(f"report   not written: {error}")
-
-
-def free_folder(parent: Path, name: str) -> Path:
-    """A folder name that is not taken yet: name, name-2, name-3, …"""
-    number, path = 2, parent / name
-    while path.exists():
-        path, number = parent / f"{name}-{number}", number + 1
-    return path
-
-
-COMMAND = Command(
-    "train",
-    "Train a meta-model on the source nodes and evaluate it on the targets.",
-    PARAMETERS,
-    run,
-    example="fedmeta train --data digits --penalty 0.1 --rounds 100",
-)
+COMMAND = Command("train", PARAMETERS, run, "--data digits --penalty 0.1 --rounds 100")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

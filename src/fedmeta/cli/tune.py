@@ -9,7 +9,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
 from fedmeta.config.tables import Table, subtable
-from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError, require
+from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import write_json, writing
 from fedmeta.data import Federation
@@ -20,22 +20,20 @@ PARAMETERS = (
     *options.CONFIG,
     Parameter(
         "grid",
-        str,
         "Values to try for a setting of the algorithm or the prior, e.g. --grid penalty=0.1,0.3,1 "
-        "or --grid prior.strength=0,0.1,1 (as often as needed).",
+        "or --grid prior.strength=0,0.1,1 (repeatable).",
         many=True,
         metavar="KEY=A,B,…",
     ),
     Parameter(
         "range",
-        str,
         "Range to draw from on a log scale, e.g. --range penalty=0.01..10 (needs --trials).",
         many=True,
         metavar="KEY=LOW..HIGH",
     ),
-    Parameter("trials", int, "Random draws instead of the whole grid."),
+    Parameter("trials", "Random draws instead of the whole grid.", int),
     options.SEED,
-    Parameter("seeds", int, "How many repeats, each with its own held-out nodes and weights."),
+    Parameter("seeds", "How many repeats, each with its own held-out nodes and weights.", int),
     options.OUT,
     *options.DATA,
     *options.METHOD,
@@ -47,10 +45,9 @@ PARAMETERS = (
 
 
 def run(values: Values) -> None:
-    """Try all points and print them, the best one marked."""
+    """Search hyper-parameters on a held-out fifth of the source nodes, never on targets."""
     full = options.settings_table(PARAMETERS, values)
-    count = values["seeds"] if values["seeds"] is not None else 3
-    require(count >= 1, "seeds", count, "a whole number of at least 1")
+    seeds = options.repeats(values, 3)
     choices: dict[str, list[Any] | Range] = {}
     for text in values["grid"] or ():
         key, value = _assignment("--grid", text)
@@ -71,14 +68,8 @@ def run(values: Values) -> None:
         )
     earlier = _earlier(full) if any(key.startswith("prior.") for key in choices) else None
     with progress_bars() as bar:
-        result = tune(
-            full,
-            points if choices else [],
-            range(count),
-            lambda label: [bar(label)],
-            folder,
-            earlier,
-        )
+        points = points if choices else []
+        result = tune(full, points, seeds, lambda label: [bar(label)], folder, earlier)
     rows = []
     for trial in result["trials"]:
         judged = [trial, *([trial["earlier"]] if earlier is not None else [])]
@@ -143,10 +134,8 @@ def _assignment(flag: str, text: str) -> tuple[str, str]:
 
 
 def _range(key: str, text: str) -> Range:
-    low, dots, high = text.partition("..")
+    low, _, high = text.partition("..")
     try:
-        if not dots:
-            raise ValueError
         return Range(float(low), float(high))
     except ValueError as error:
         raise SettingError(
@@ -154,15 +143,7 @@ def _range(key: str, text: str) -> Range:
         ) from error
 
 
-COMMAND = Command(
-    "tune",
-    "Search hyper-parameters on a held-out fifth of the source nodes, never on targets.",
-    PARAMETERS,
-    run,
-    example="fedmeta tune --data digits --algorithm fedavg --grid step_size=0.01,0.1,1",
-)
+COMMAND = Command("tune", PARAMETERS, run, "--algorithm fedavg --grid step_size=0.01,0.1,1")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()

@@ -59,44 +59,30 @@ def _help(command: Command) -> str:
 def _function(command: Command, chosen: list[tuple[Command, Values]]) -> Callable[..., None]:
     """A function with the signature that typer reads a command from; it notes what was chosen."""
 
-    def annotated(each: Parameter) -> Any:
-        if each.argument:
-            kind: Any = list[each.kind] if each.many else each.kind  # type: ignore[name-defined]
-            if not each.required:
-                kind = Optional[kind]  # noqa: UP045 - built at run time
-            about = typer.Argument(help=each.help, show_default=False, metavar=each.metavar)
-            return Annotated[kind, about]
-        info = typer.Option(
-            *each.flags,
-            help=each.about.replace("[", r"\["),
-            rich_help_panel=each.panel,
-            show_default=False,
-            metavar=each.metavar,
-        )
-        if each.kind is bool:
-            return Annotated[bool, info]
-        kind = list[each.kind] if each.many else each.kind  # type: ignore[name-defined]
-        return Annotated[Optional[kind], info]  # noqa: UP045 - built at run time
-
     def function(**values: Any) -> None:
-        chosen.append((command, {name: _given(value) for name, value in values.items()}))
+        given = {k: None if v == [] else v for k, v in values.items()}
+        chosen.append((command, given))
 
-    parameters = [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty
-            if each.argument and each.required
-            else (False if each.kind is bool else None),
-            annotation=annotated(each),
-        )
-        for each in command.parameters
-    ]
+    parameters = [_parameter(each) for each in command.parameters]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     function.__annotations__ = {each.name: each.annotation for each in parameters}
-    function.__doc__ = command.help
     return function
 
 
-def _given(value: Any) -> Any:
-    return value or None if isinstance(value, list) else value
+def _parameter(each: Parameter) -> inspect.Parameter:
+    needed, switch = each.argument and each.required and not each.many, each.kind is bool
+    kind: Any = list[each.kind] if each.many else each.kind  # type: ignore[name-defined]
+    if not needed and not switch:
+        kind = Optional[kind]  # noqa: UP045 - built at run time
+    shown: dict[str, Any] = {"show_default": False, "metavar": each.metavar}
+    if each.argument:
+        about = typer.Argument(help=each.help, **shown)
+    else:
+        words = each.about.replace("[", r"\[")
+        about = typer.Option(*each.flags, help=words, rich_help_panel=each.panel, **shown)
+    return inspect.Parameter(
+        each.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if needed else False if switch else None,
+        annotation=Annotated[kind, about],
+    )

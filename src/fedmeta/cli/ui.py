@@ -8,55 +8,42 @@ import sys
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import say
 from fedmeta.core.errors import MissingExtraError, RunFolderError, SettingError, require
 
-if TYPE_CHECKING:
-    import uvicorn
-
 HOST, PORT = "127.0.0.1", 8484
 
 PARAMETERS = (
-    Parameter("folder", str, "Folder that holds the runs.", argument=True, required=True),
-    Parameter("port", int, "Port; 0 takes a free one.", default=str(PORT), short="p"),
-    Parameter("host", str, "Address to listen on.", default=f"{HOST}, this machine alone"),
-    Parameter("no_browser", bool, "Only say where the page is."),
+    Parameter("folder", "Folder that holds the runs.", argument=True),
+    Parameter("port", "Port; 0 takes a free one.", int, default=str(PORT), short="p"),
+    Parameter("host", "Address to listen on.", default=f"{HOST}, this machine alone"),
+    Parameter("no_browser", "Only say where the page is.", bool),
 )
 
 
 def run(values: Values) -> None:
-    """Serve the page until it is interrupted."""
+    """Show a folder of runs on a local web page, and watch models adapt."""
     folder = Path(values["folder"])
-    _check_folder(folder)
+    if not folder.is_dir():
+        raise RunFolderError(f"there is no folder {folder}", "name the folder that holds your runs")
+    if (folder / "settings.json").is_file() or (folder / "comparison.json").is_file():
+        raise RunFolderError(
+            f"{folder} is a run itself", f"name the folder that it lies in: {folder.parent}"
+        )
     host = values["host"] or HOST
     port = PORT if values["port"] is None else values["port"]
     require(0 <= port < 2**16, "port", port, "a whole number from 0 to 65535")
-    server = _server(folder, host)
-    with _listening(host, port) as listener:
-        _announce(folder, host, listener.getsockname()[1], browser=not values["no_browser"])
-        with suppress(KeyboardInterrupt):
-            server.run(sockets=[listener])
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise RunFolderError(f"there is no folder {folder}", "name the folder that holds your runs")
-    for file in ("settings.json", "comparison.json"):
-        if (folder / file).is_file():
-            raise RunFolderError(
-                f"{folder} is a run itself", f"name the folder that it lies in: {folder.parent}"
-            )
-
-
-def _server(folder: Path, host: str) -> uvicorn.Server:
     try:
         from fedmeta.ui.app import server
     except ImportError as error:
         raise MissingExtraError(str(error.name).split(".")[0], "ui") from error
-    return server(folder, host)
+    page = server(folder, host)
+    with _listening(host, port) as listener:
+        _announce(folder, host, listener.getsockname()[1], browser=not values["no_browser"])
+        with suppress(KeyboardInterrupt):
+            page.run(sockets=[listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -83,26 +70,13 @@ def _announce(folder: Path, host: str, port: int, *, browser: bool) -> None:
     if not is_loopback(host):
         say("warning: whoever can reach this address sees your runs and their samples")
     sys.stdout.flush()
-    if browser and _has_screen():
+    # A browser in the terminal would get in the way: there must be a screen for its window.
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if browser and (screen or sys.platform in ("darwin", "win32")):
         webbrowser.open(address)
 
 
-def _has_screen() -> bool:
-    """Whether a browser would have a window; one in the terminal would get in the way."""
-    if sys.platform in ("darwin", "win32"):
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-COMMAND = Command(
-    "ui",
-    "Show a folder of runs on a local web page, and watch models adapt.",
-    PARAMETERS,
-    run,
-    example="fedmeta ui runs",
-)
+COMMAND = Command("ui", PARAMETERS, run, "runs")
 
 if __name__ == "__main__":
-    from fedmeta.cli import run_one
-
-    run_one(COMMAND)
+    COMMAND.main()
