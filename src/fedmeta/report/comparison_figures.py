@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedmeta.report import format as fmt
-from fedmeta.report.axes import (
+from fedmeta.report.charts import (
     end_labels,
     metric_axis,
     metric_ticks,

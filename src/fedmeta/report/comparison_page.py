@@ -7,13 +7,14 @@ from fedmeta.report import format as fmt
 from fedmeta.report.headline import comparison_headline, comparison_remarks
 from fedmeta.report.pages import render
 from fedmeta.report.picture import present
-from fedmeta.report.reading import ComparisonFacts, PairedFacts, RowFacts, RunFacts
+from fedmeta.report.reading import ComparisonFacts, PairedFacts, RowFacts
 from fedmeta.report.run_page import federation_part, targets_part
 
 
 def comparison_page(comparison: ComparisonFacts) -> str:
     """The HTML of a comparison."""
-    first = _example(comparison)
+    runs = comparison.rows[0].runs
+    first = runs[0] if runs else None  # one seed's nodes stand for all
     data = comparison.data.get("name") or (first.federation.name if first else "data")
     return render(
         "comparison.html",
@@ -31,12 +32,6 @@ def comparison_page(comparison: ComparisonFacts) -> str:
             **(federation_part(first.federation) if first else {}),
         },
     )
-
-
-def _example(comparison: ComparisonFacts) -> RunFacts | None:
-    """The first run of the first row: one seed's nodes stand for all."""
-    runs = comparison.rows[0].runs
-    return runs[0] if runs else None
 
 
 def _row(row: RowFacts, comparison: ComparisonFacts) -> dict[str, str]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedmeta.report import format as fmt
-from fedmeta.report.axes import end_labels, value_axis
-from fedmeta.report.line_chart import Line, line_chart
+from fedmeta.report.charts import Line, end_labels, line_chart, value_axis
 from fedmeta.report.picture import Picture, draw
 from fedmeta.report.style import WIDE, colour, series_colour
 

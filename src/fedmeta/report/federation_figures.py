@@ -37,7 +37,9 @@ def classes(federation: FederationFacts) -> Picture | None:
             1, len(groups), sharey=True, squeeze=False, gridspec_kw={"width_ratios": widths}
         )[0]
         for axes, width, (role, group) in zip(panels, widths, groups, strict=True):
-            _heat_map(axes, _by_class(group, names), names, most, colour(role))
+            # Nodes with like classes side by side.
+            group.sort(key=lambda node: sorted(names.index(name) for name in node.classes))
+            _heat_map(axes, group, names, most, colour(role))
             axes.set_xlim(0, width / cell)
             title = fmt.counted(len(group), "source" if role == "source" else "new device")
             axes.set_title(title, fontsize=11, loc="left", color=colour(role), pad=6)
@@ -76,17 +78,12 @@ def classes_per_node(federation: FederationFacts) -> Picture | None:
 def _heat_map(
     axes: Axes, nodes: Sequence[NodeFacts], names: Sequence[str], most: int, tint: str
 ) -> None:
-    xs, ys, shades = [], [], []
-    rows = {name: row for row, name in enumerate(names)}
     for column, node in enumerate(nodes):
         for name, count in node.classes.items():
-            xs.append(column + 0.06)
-            ys.append(rows[name] + 0.06)
-            shades.append(0.2 + 0.8 * (count / most))  # at most 1, exactly
-    for x, y, shade in zip(xs, ys, shades, strict=True):
-        axes.fill(
-            [x, x + 0.88, x + 0.88, x], [y, y, y + 0.88, y + 0.88], color=tint, alpha=shade, lw=0
-        )
+            x, y = column + 0.06, names.index(name) + 0.06
+            box = [x, x + 0.88, x + 0.88, x], [y, y, y + 0.88, y + 0.88]
+            shade = 0.2 + 0.8 * (count / most)  # at most 1, exactly
+            axes.fill(*box, color=tint, alpha=shade, lw=0)
     axes.set_ylim(len(names), 0)
     axes.set_xticks([])
     labels = [fmt.shortened(name, 14) for name in names]
@@ -150,9 +147,3 @@ def _histogram(
 
 def _groups(federation: FederationFacts) -> list[tuple[str, list[NodeFacts]]]:
     return [("source", federation.sources), ("target", federation.targets)]
-
-
-def _by_class(nodes: Sequence[NodeFacts], names: Sequence[str]) -> list[NodeFacts]:
-    """Nodes with like classes side by side."""
-    rows = {name: row for row, name in enumerate(names)}
-    return sorted(nodes, key=lambda node: sorted(rows[name] for name in node.classes))

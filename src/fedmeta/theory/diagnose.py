@@ -17,7 +17,7 @@ from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.data.federation import Node
 from fedmeta.models.losses import cross_entropy, squared_error
 from fedmeta.priors import Regularizer
-from fedmeta.theory.bounds import Sizes
+from fedmeta.theory.bounds import Sizes, Sources
 from fedmeta.theory.closed_form import (
     is_softmax_regression,
     of_softmax_regression,
@@ -34,9 +34,8 @@ from fedmeta.theory.measured_bounds import (
     forgetting_bounds,
     stationarity_bounds,
 )
-from fedmeta.theory.node_axis import squared_norms
-from fedmeta.theory.penalties import smallest_penalty
-from fedmeta.theory.problem import Problem
+from fedmeta.theory.penalties import Setting, smallest_penalty
+from fedmeta.theory.problem import Problem, squared_norms
 from fedmeta.theory.theorem_check import check_theorem
 from fedmeta.theory.trajectory import (
     Trajectory,
@@ -92,11 +91,8 @@ def diagnose_run(
         settings: how closely; None: as `DiagnosisSettings` has it.
         on_round: is given the record of every round that is done.
     """
-    algorithm, sources, settings = (
-        diagnosable(job),
-        job.federation.sources,
-        settings or DiagnosisSettings(),
-    )
+    algorithm, sources = diagnosable(job), job.federation.sources
+    settings = settings or DiagnosisSettings()
     every = settings.every or -(-len(history) // _MOST_MEASUREMENTS) or 1
     trajectory = recompute(job, history, every, settings.points, on_round)
     rows = _chosen(len(sources), settings)
@@ -106,47 +102,34 @@ def diagnose_run(
     epsilon, target = whole.gradient_norm(trajectory.theta), _target(job, trajectory, settings)
     constants = _constants(job, problem, trajectory, settings, target)
 
-    sizes = [Sizes(len(node.support), len(node.query)) for node in chosen]
-    shares = problem.weights.tolist()  # of the chosen among themselves
-    weights = whole.weights[rows].tolist()
-    penalties = _penalties(job, history, rows)
+    weights, penalties = whole.weights[rows].tolist(), _penalties(job, history, rows)
     strength, mu_r = _prior_strength(problem.prior, trajectory.theta, settings)
     if problem.prior is not None and prior_smoothness(problem.prior) is None:
         constants = replace(constants, closed_form=False)
+    sizes = [Sizes(len(node.support), len(node.query)) for node in chosen]
+    shares = problem.weights.tolist()  # of the chosen among themselves
+    trained = Sources(constants, shares, sizes, epsilon)
     # Inequalities count the nodes they are given, and mean all.
     some = strength * len(rows) / len(sources)
     least = tuple(
         smallest_penalty(constants, weights, some, mu_r, printed) for printed in (False, True)
     )
-    theorem = check_theorem(
-        algorithm,
-        constants,
-        weights,
-        penalties,
-        some,
-        mu_r,
-        job.model.inference,
-        _other_departures(job),
-    )
+    setting = Setting(constants, weights, penalties, some, mu_r)
+    theorem = check_theorem(algorithm, setting, job.model.inference, _other_departures(job))
     allowed: tuple[float | None, ...] = (None,) * len(trajectory.measurements)
-    if len(rows) == len(sources):
-        allowed = descent_bounds(
-            algorithm, constants, weights, penalties, strength, mu_r, trajectory.measurements
-        )
     bounds = [
         *difference_error_bounds(job, problem, constants, trajectory),
-        *data_size_bounds(problem, constants, shares, sizes, trajectory.theta, epsilon),
+        *data_size_bounds(problem, trained, trajectory.theta),
     ]
     if target is not None:
-        bounds += adaptation_bounds(job, constants, shares, sizes, target, trajectory, epsilon)
+        bounds += adaptation_bounds(job, trained, target, trajectory)
     if problem.prior is not None:
-        bounds += forgetting_bounds(
-            problem.prior, constants, shares, sizes, trajectory.theta, epsilon
-        )
-    if every == 1 and len(rows) == len(sources):
-        bounds += stationarity_bounds(
-            job, constants, theorem, weights, penalties, strength, mu_r, trajectory.measurements
-        )
+        bounds += forgetting_bounds(problem.prior, trained, trajectory.theta)
+    if len(rows) == len(sources):
+        setting = replace(setting, strength=strength)
+        allowed = descent_bounds(algorithm, setting, trajectory.measurements)
+        if every == 1:
+            bounds += stationarity_bounds(job, setting, theorem, trajectory.measurements)
     return Diagnosis(
         trajectory,
         tuple(node.name for node in chosen),
@@ -156,7 +139,7 @@ def diagnose_run(
         (least[0], least[1]),
         theorem,
         allowed,
-        check_descent(job, constants, theorem, trajectory.measurements, allowed),
+        check_descent(job, constants.closed_form, theorem, trajectory.measurements, allowed),
         tuple(bounds),
         _notes(job, trajectory, len(rows)),
     )

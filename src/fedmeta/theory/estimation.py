@@ -24,7 +24,7 @@ from fedmeta.core.randomness import DiagnosisPurpose
 from fedmeta.core.sample_sets import NodeData, Samples, union
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.theory.node_axis import broadcast, squared_norms
+from fedmeta.theory.problem import broadcast, squared_norms
 
 Product = Callable[[Tree], Tree]
 """A symmetric linear map for every node, as Hessians are."""

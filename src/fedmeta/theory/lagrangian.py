@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedmeta.core import tree
 from fedmeta.core.tree import Tree
-from fedmeta.theory.node_axis import broadcast, squared_norms
-from fedmeta.theory.problem import Problem
+from fedmeta.theory.problem import Problem, broadcast, squared_norms
 
 
 @dataclass(frozen=True, eq=False)
