@@ -158,23 +158,21 @@ def targets_before_and_after(run: RunFacts) -> Picture | None:
 
 def _dumbbells(figure: Figure, run: RunFacts, rows: Sequence[tuple[str, float, float]]) -> None:
     axes = figure.subplots()
-    places = range(len(rows), 0, -1)
-    for place, (_, before, after) in zip(places, rows, strict=True):
+    for place, (_, before, after) in zip(range(len(rows), 0, -1), rows, strict=True):
         tint = colour("worse" if run.outcome(before, after) == "worse" else "accent")
         axes.plot([before, after], [place, place], color=tint, linewidth=3, alpha=0.45, zorder=1)
         axes.plot(
-            [before],
-            [place],
+            before,
+            place,
             "o",
-            markersize=9,
-            markerfacecolor=colour("page"),
-            markeredgecolor=colour("before"),
-            markeredgewidth=1.8,
+            ms=9,
+            mfc=colour("page"),
+            mec=colour("before"),
+            mew=1.8,
             clip_on=False,
         )
         axes.plot([after], [place], "o", markersize=6, color=tint, zorder=3, clip_on=False)
-    labels = [fmt.shortened(name, 22) for name, _, _ in rows]
-    named_rows(axes, labels, margin=0.4)
+    named_rows(axes, [fmt.shortened(name, 22) for name, _, _ in rows], margin=0.4)
     metric_axis(axes, run.metric, [value for _, *pair in rows for value in pair])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
 from fedmeta.core.errors import SettingError, require_whole
@@ -77,11 +78,11 @@ def descent_coefficients(setting: Setting, deltas: tuple[float, float] = (0.0, 0
 
 def lagrangian_changes(measurements: Sequence[Measurement]) -> tuple[float | None, ...]:
     """𝓛^{t+1} − 𝓛ᵗ after every measurement; None where one of the two is not known."""
-    found: list[float | None] = []
-    for one, following in zip(measurements, (*measurements[1:], None), strict=True):
-        here = one.lagrangian
-        there = None if following is None or one.moved is None else following.lagrangian
-        found.append(None if here is None or there is None else there - here)
+    found: list[float | None] = [None] * len(measurements)
+    for place, (one, following) in enumerate(pairwise(measurements)):
+        here, there = one.lagrangian, following.lagrangian
+        if one.moved is not None and here is not None and there is not None:
+            found[place] = there - here
     return tuple(found)
 
 

@@ -12,7 +12,6 @@ from fedmeta.core import randomness
 from fedmeta.core.errors import require_whole
 from fedmeta.core.randomness import DiagnosisPurpose
 from fedmeta.core.run_folder import Record
-from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.data.federation import Node
 from fedmeta.models.losses import cross_entropy, squared_error
@@ -83,7 +82,7 @@ def diagnose_run(
     settings: DiagnosisSettings | None = None,
     on_round: Callable[[Record], None] | None = None,
 ) -> Diagnosis:
-    """Trajectory a run, find its constants, and hold it against every inequality and bound.
+    """Compute a run again, find its constants, and hold it against every inequality and bound.
 
     Args:
         job: of ADMM-FedMeta, prepared as for the run.
@@ -111,9 +110,6 @@ def diagnose_run(
     trained = Sources(constants, shares, sizes, epsilon)
     # Inequalities count the nodes they are given, and mean all.
     some = strength * len(rows) / len(sources)
-    least = tuple(
-        smallest_penalty(constants, weights, some, mu_r, printed) for printed in (False, True)
-    )
     setting = Setting(constants, weights, penalties, some, mu_r)
     theorem = check_theorem(algorithm, setting, job.model.inference, _other_departures(job))
     allowed: tuple[float | None, ...] = (None,) * len(trajectory.measurements)
@@ -136,7 +132,10 @@ def diagnose_run(
         constants,
         None if target is None else target.name,
         penalties,
-        (least[0], least[1]),
+        (
+            smallest_penalty(constants, weights, some, mu_r),
+            smallest_penalty(constants, weights, some, mu_r, printed=True),
+        ),
         theorem,
         allowed,
         check_descent(job, constants.closed_form, theorem, trajectory.measurements, allowed),
@@ -171,11 +170,9 @@ def _constants(
     settings: DiagnosisSettings,
     target: Node | None,
 ) -> Constants:
-    one: NodeData | None = None
+    rule, one = trajectory.adaptation, None
     if target is not None:
-        data = problem_of(job, [target], trajectory.adaptation).data
-        one = map_leaves(lambda leaf: leaf[0], data)
-    rule = trajectory.adaptation
+        one = map_leaves(lambda leaf: leaf[0], problem_of(job, [target], rule).data)
     if is_softmax_regression(job.model.inference, job.loss):
         return of_softmax_regression(problem.data, rule.step_size, one)
     search = replace(settings.search, nodes=problem.chunk)

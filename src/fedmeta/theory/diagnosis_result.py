@@ -64,11 +64,8 @@ class Diagnosis:
 
     def rises(self) -> tuple[int, int]:
         """In how many rounds 𝓛 rose, and how many were measured."""
-        known = [
-            change
-            for change in lagrangian_changes(self.trajectory.measurements)
-            if change is not None
-        ]
+        changes = lagrangian_changes(self.trajectory.measurements)
+        known = [change for change in changes if change is not None]
         return sum(change > 0 for change in known), len(known)
 
     def plain(self) -> dict[str, Any]:
@@ -87,11 +84,10 @@ class Diagnosis:
             for place, name in enumerate(self.nodes)
         ]
         own, measurements = self.constants.target, self.trajectory.measurements
+        changes = lagrangian_changes(measurements)
         along = [
             {**{k: v for k, v in asdict(one).items() if k != "moved"}, "change": c, "allowed": a}
-            for one, c, a in zip(
-                measurements, lagrangian_changes(measurements), self.allowed, strict=True
-            )
+            for one, c, a in zip(measurements, changes, self.allowed, strict=True)
         ]
         found = {
             "rounds": self.trajectory.rounds,
