@@ -57,22 +57,14 @@ def classes(federation: FederationFacts) -> Picture | None:
 
 def sizes(federation: FederationFacts) -> Picture | None:
     """How many samples nodes hold, as a histogram of sources and targets."""
-    return _histogram(
-        federation, lambda node: node.size, "samples on a device", "sizes", "Samples per device"
-    )
+    return _histogram(federation, lambda node: node.size, "samples", "sizes")
 
 
 def classes_per_node(federation: FederationFacts) -> Picture | None:
     """How many classes nodes hold, for federations too large for the heat map."""
     if not any(node.classes for node in federation.nodes):
         return None
-    return _histogram(
-        federation,
-        lambda node: len(node.classes),
-        "classes on a device",
-        "class-counts",
-        "Classes per device",
-    )
+    return _histogram(federation, lambda node: len(node.classes), "classes", "class-counts")
 
 
 def _heat_map(
@@ -95,11 +87,7 @@ def _heat_map(
 
 
 def _histogram(
-    federation: FederationFacts,
-    measure: Callable[[NodeFacts], int],
-    label: str,
-    name: str,
-    caption: str,
+    federation: FederationFacts, measure: Callable[[NodeFacts], int], what: str, name: str
 ) -> Picture | None:
     groups = [(role, [measure(node) for node in group]) for role, group in _groups(federation)]
     values = [value for _, group in groups for value in group]
@@ -123,24 +111,21 @@ def _histogram(
         axes.locator_params(axis="y", integer=True, nbins=4)
         axes.xaxis.set_major_formatter(fmt.tick)
         axes.yaxis.set_major_formatter(fmt.tick)
-        axes.set_xlabel(label)
+        axes.set_xlabel(f"{what} on a device")
         axes.set_ylabel("devices")
         if low == high:  # a single bar as wide as the picture says nothing
             axes.set_xlim(low - 3, high + 3)
-        words = {"source": "sources", "target": "new devices"}
-        shown = [(role, words[role]) for role, group in groups if group]
-        for row, (role, text) in enumerate(shown):
-            axes.text(
-                1, 1.1 - 0.1 * row, text, color=colour(role), ha="right", transform=axes.transAxes
-            )
+        words, place = {"source": "sources", "target": "new devices"}, axes.transAxes
+        for row, role in enumerate([role for role, group in groups if group]):
+            y = 1.1 - 0.1 * row
+            axes.text(1, y, words[role], color=colour(role), ha="right", transform=place)
 
-    ordered = sorted(values)
     return draw(
         paint,
         name=name,
-        label=f"Histogram: {caption.lower()}, from {low} to {high}, median "
-        f"{ordered[len(ordered) // 2]}.",
-        caption=caption,
+        label=f"Histogram: {what} per device, from {low} to {high}, median "
+        f"{sorted(values)[len(values) // 2]}.",
+        caption=f"{what.capitalize()} per device",
         size=(SMALL[0], 200),
     )
 

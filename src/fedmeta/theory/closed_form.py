@@ -1,4 +1,4 @@
-"""Constants that are known without looking along a path: softmax regression, quadratic priors."""
+"""Constants that are known without looking along a path: those of softmax regression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import nn
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import map_leaves
 from fedmeta.models.losses import Loss, cross_entropy
-from fedmeta.priors import Regularizer, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.theory.constants import Constants, NodeConstants
 
 
@@ -51,15 +50,6 @@ def of_softmax_regression(
             found = replace(found, gradient_gap=gaps[0], hessian_gap=gaps[1])
         nodes.append(found)
     return Constants(tuple(nodes), step_size, closed_form=True, target=own)
-
-
-def prior_smoothness(prior: Regularizer) -> float | None:
-    """μ_r of D_h: 2 for ‖θ − θ_p‖², 2·max A for Mahalanobis, None where there is no formula."""
-    if isinstance(prior, SquaredEuclidean):
-        return 2.0
-    if isinstance(prior, SquaredMahalanobis):
-        return 2 * max(float(leaf.max()) for leaf in prior.importance.values())
-    return None
 
 
 def softmax_regression(data: NodeData) -> NodeConstants:
