@@ -83,8 +83,10 @@ def line_chart(
         for line in lines:
             plot(axes, line)
         rounds_axis(axes, int(max(line.xs[-1] for line in lines)))
-        if log:
-            at_least_a_decade(axes)
+        low, high = axes.get_ylim()
+        if log and high < 100 * low:  # at least a decade, so that there are two labels to read
+            middle = (low * high) ** 0.5
+            axes.set_ylim(min(low, middle / 10), max(high, middle * 10))
         value_axis(axes, ticks)
         end_labels(axes, [(line.ys[-1], line.name, line.tint) for line in lines], 200)
 
@@ -143,14 +145,6 @@ def metric_axis(axes: Axes, metric: str, values: Sequence[float]) -> None:
     axes.set_xlim(max(low - pad, -0.01 * high), high)
     axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter(metric_ticks(metric))
-
-
-def at_least_a_decade(axes: Axes) -> None:
-    """So that a logarithmic axis has two labels to read it by."""
-    low, high = axes.get_ylim()
-    if high < 100 * low:
-        middle = (low * high) ** 0.5
-        axes.set_ylim(min(low, middle / 10), max(high, middle * 10))
 
 
 def named_rows(axes: Axes, names: Sequence[str], margin: float = 0.3) -> None:

@@ -48,8 +48,7 @@ def difference_error_bounds(
     for printed in _FORMS:
         bounds = []
         for node, error, length in zip(constants.nodes, errors, lengths, strict=True):
-            square = node.gradient**2 if printed else length**2 / 2
-            name = "δζβ²" if printed else "δζ‖r‖²/2"
+            name, square = ("δζβ²", node.gradient**2) if printed else ("δζ‖r‖²/2", length**2 / 2)
             terms = {name: times(step, node.hessian, square)}
             bounds.append(Bound("difference error", printed, error, terms))
         worst = min(bounds, key=lambda bound: bound.slack)
