@@ -46,17 +46,17 @@ def estimated(data: NodeData) -> NodeConstants:
 def test_nu_as_printed_and_as_derived() -> None:
     # μ = 50, α = 1/100, ζ = 0: printed 1.5·51·50 = 3825, derived 50·1.5² = 112.5.
     node = NodeConstants(50.0, 2.0, 0.0)
-    assert node.printed_nu(0.01) == pytest.approx(3825)
-    assert node.derived_nu(0.01) == pytest.approx(112.5)
+    assert node.nu(0.01, printed=True) == pytest.approx(3825)
+    assert node.nu(0.01) == pytest.approx(112.5)
     # αβζ = 0.01·2·3 on top of either.
     curved = replace(node, hessian=3.0)
-    assert curved.printed_nu(0.01) - node.printed_nu(0.01) == pytest.approx(0.06)
-    assert curved.derived_nu(0.01) - node.derived_nu(0.01) == pytest.approx(0.06)
+    assert curved.nu(0.01, printed=True) - node.nu(0.01, printed=True) == pytest.approx(0.06)
+    assert curved.nu(0.01) - node.nu(0.01) == pytest.approx(0.06)
 
 
 def test_quadratics_have_no_gradient_bound_and_need_none() -> None:
-    assert NodeConstants(1.0, inf, 0.0).derived_nu(1.0) == 4.0
-    assert NodeConstants(1.0, inf, 0.1).derived_nu(1.0) == inf
+    assert NodeConstants(1.0, inf, 0.0).nu(1.0) == 4.0
+    assert NodeConstants(1.0, inf, 0.1).nu(1.0) == inf
 
 
 @pytest.mark.parametrize("value", [-1.0, nan])

@@ -11,11 +11,10 @@ from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.tree import squared_norm, subtract
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.theory.descent import descent_coefficients
+from fedmeta.theory.descent import descent_coefficients, stationarity
 from fedmeta.theory.lagrangian import augmented_lagrangian, dual_residual, moves, primal_residual
-from fedmeta.theory.penalties import smallest_penalty
+from fedmeta.theory.penalties import Setting, smallest_penalty
 from fedmeta.theory.problem import difference_errors
-from fedmeta.theory.rate import stationarity
 from fedmeta.theory.theorem_check import check_theorem
 from problems import double, engine_for, flat, paper_admm
 from theory.cases import ALPHA, CASES, SUMMABLE, Case, node_of, prior_of, run
@@ -39,7 +38,7 @@ def test_the_lagrangian_falls_in_every_round_by_what_is_derived(
     rho, problem = torch.tensor(rhos, dtype=torch.float64), case.problem(prior)
     shots = run(case, rhos, ROUNDS + 1, prior=prior, platform=platform)
     values = [augmented_lagrangian(problem, shot, rho) for shot in shots]
-    falls = descent_coefficients(constants, weights, rhos, strength, 2.0)
+    falls = descent_coefficients(Setting(constants, weights, rhos, strength, 2.0))
     assert min(*falls.a_e, *falls.a_p) > 0
     assert {*falls.b_e, *falls.b_p, *falls.c} == {0.0}
     for t in range(ROUNDS):
@@ -57,7 +56,7 @@ def test_with_differences_the_other_terms_make_up_for_their_error(case: Case) ->
     values = [augmented_lagrangian(problem, shot, rho) for shot in shots]
     for t in range(ROUNDS):
         deltas = tuple((s + 2.0) ** -1.5 for s in (t + 1, t + 2))
-        falls = descent_coefficients(constants, weights, rhos, deltas=deltas)
+        falls = descent_coefficients(Setting(constants, weights, rhos), deltas)
         assert min(*falls.b_e, *falls.b_p, *falls.c) > 0
         assert values[t + 1] - values[t] <= falls.bound(moves(shots[t], shots[t + 1]))
 
@@ -67,7 +66,7 @@ def test_coefficients_by_hand() -> None:
     # e = αwζβ² = 2. a_e = 5 − 20 = −15. a_p = 5 − 50(20/100 + 1/10) − 1 = −11. b_e = 1/2.
     # b_p = 2·5·2·(1/4)/10 = 1/2. c = 2·(9/16)·4·(3/10) + 2·4·(1/4)(3/4)/10 = 1.35 + 0.15.
     constants = Constants((NodeConstants(1.0, 2.0, 0.5),), 1.0, closed_form=True)
-    found = descent_coefficients(constants, [1.0], [10.0], 1.0, 2.0, (0.5, 0.25))
+    found = descent_coefficients(Setting(constants, [1.0], [10.0], 1.0, 2.0), (0.5, 0.25))
     flat = [row[0] for row in (found.a_e, found.a_p, found.b_e, found.b_p, found.c)]
     assert flat == pytest.approx([-15.0, -11.0, 0.5, 0.5, 1.5])
 
@@ -84,10 +83,11 @@ def test_the_gradient_vanishes_at_the_rate_of_the_theorem(case: Case) -> None:
 
     first = augmented_lagrangian(problem, shots[0], torch.tensor(rhos, dtype=torch.float64))
     for last in (2, 20, rounds):
-        found = stationarity(constants, weights, rhos, last, float(squares[1:last].min()), first)
+        smallest = float(squares[1:last].min())
+        found = stationarity(Setting(constants, weights, rhos), last, smallest, first)
         assert found.left <= found.right
     with pytest.raises(SettingError, match="below what the theorem asks"):
-        stationarity(constants, weights, [rho / 2 for rho in rhos], 20, 0.0, first)
+        stationarity(Setting(constants, weights, [rho / 2 for rho in rhos]), 20, 0.0, first)
 
 
 @by_name
@@ -98,7 +98,8 @@ def test_far_below_the_bound_the_lagrangian_rises_and_the_diagnosis_says_so(case
     shots = run(case, rhos, 8)
     values = [augmented_lagrangian(problem, shot, rho) for shot in shots]
     assert max(np.diff(values)) > 0
-    seen = check_theorem(paper_admm(Adaptation(ALPHA), curvature="exact"), constants, weights, rhos)
+    algorithm = paper_admm(Adaptation(ALPHA), curvature="exact")
+    seen = check_theorem(algorithm, Setting(constants, weights, rhos))
     assert not seen.inside
     assert {v.status for v in seen.penalties} == {"violated"}
 

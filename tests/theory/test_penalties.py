@@ -11,10 +11,14 @@ from fedmeta.core.errors import SettingError
 from fedmeta.core.meta_gradient import InverseSchedule, MetaGradient
 from fedmeta.core.objective import Adaptation
 from fedmeta.models.networks import SamePool
-from fedmeta.theory.assumptions import nonsmooth_layers, summability
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.theory.penalties import inequalities, smallest_penalty
-from fedmeta.theory.theorem_check import check_penalties, check_theorem
+from fedmeta.theory.penalties import Setting, inequalities, smallest_penalty
+from fedmeta.theory.theorem_check import (
+    check_penalties,
+    check_theorem,
+    nonsmooth_layers,
+    summability,
+)
 from problems import paper_admm
 from theory.cases import CASES, SOFTMAX, Case
 
@@ -25,14 +29,15 @@ UNIT = Constants((NodeConstants(1.0, 1.0, 0.0),) * 2, 1.0, closed_form=True)
 def test_inequalities_by_hand() -> None:
     # ν = 4, w = 1/2: wν = 2. ρ = 20, λμ_r = 3·2, I = 2:
     # ρ/2 − 4wν = 10 − 8; a_p = 10 − 2·4·(8/400 + 1/20) − 6/4 = 10 − 0.56 − 1.5; ρ − 3wν = 14.
-    found = inequalities(UNIT, [0.5, 0.5], [20.0, 20.0], 3.0, 2.0, printed=False)
+    setting = Setting(UNIT, [0.5, 0.5], [20.0, 20.0], 3.0, 2.0)
+    found = inequalities(setting, printed=False)
     assert [(one.name, one.node) for one in found[:3]] == [
         ("ρ/2 > 4wν", 0),
         ("a_p > 0", 0),
         ("ρ > 3wν", 0),
     ]
     assert [one.slack for one in found[:3]] == pytest.approx([2.0, 7.94, 14.0])
-    printed = inequalities(UNIT, [0.5, 0.5], [20.0, 20.0], 3.0, 2.0, printed=True)
+    printed = inequalities(setting, printed=True)
     assert (printed[2].name, printed[2].slack) == ("ρ > 3ν", pytest.approx(8.0))
 
 
@@ -42,16 +47,11 @@ def test_inequalities_by_hand() -> None:
 def test_the_smallest_penalty_is_the_smallest(case: Case, printed: bool, strength: float) -> None:
     constants, weights = case.constants(), case.weights
     least = smallest_penalty(constants, weights, strength, 2.0, printed)
-    assert all(
-        one.satisfied for one in inequalities(constants, weights, least, strength, 2.0, printed)
-    )
-    below = [rho * (1 - 1e-6) for rho in least]
+    setting = Setting(constants, weights, least, strength, 2.0)
+    assert all(one.satisfied for one in inequalities(setting, printed))
+    below = replace(setting, penalties=[rho * (1 - 1e-6) for rho in least])
     for node in range(len(weights)):
-        mine = [
-            one
-            for one in inequalities(constants, weights, below, strength, 2.0, printed)
-            if one.node == node
-        ]
+        mine = [one for one in inequalities(below, printed) if one.node == node]
         assert any(not one.satisfied for one in mine)
 
 
@@ -81,24 +81,24 @@ def test_weights_must_fit_the_nodes(weights: list[float]) -> None:
 
 
 def test_estimates_never_say_holds() -> None:
-    found = inequalities(UNIT, [0.5, 0.5], [20.0, 20.0], 0.0, 2.0, printed=False)
-    assert {v.status for v in check_penalties(found, UNIT)} == {"holds"}
-    guessed = replace(UNIT, closed_form=False)
-    assert {v.status for v in check_penalties(found, guessed)} == {"not contradicted"}
+    found = inequalities(Setting(UNIT, [0.5, 0.5], [20.0, 20.0]), printed=False)
+    assert {v.status for v in check_penalties(found, True)} == {"holds"}
+    assert {v.status for v in check_penalties(found, False)} == {"not contradicted"}
 
 
 def test_the_diagnosis_names_what_a_small_penalty_violates() -> None:
     constants, weights = SOFTMAX.constants(), SOFTMAX.weights
     least = smallest_penalty(constants, weights)
     algorithm = paper_admm(Adaptation(0.1), curvature="exact")
-    good = check_theorem(algorithm, constants, weights, least, module=SOFTMAX.module)
+    good = check_theorem(algorithm, Setting(constants, weights, least), SOFTMAX.module)
     assert good.inside
     assert [v.status for v in good.penalties if not v.printed] == ["holds"] * 3
 
     # One node alone, a little below: the first inequality, at that node.
     bad = [rho * (0.9 if node == 3 else 1.0) for node, rho in enumerate(least)]
     for known, other in ((True, "holds"), (False, "not contradicted")):
-        seen = check_theorem(algorithm, replace(constants, closed_form=known), weights, bad)
+        setting = Setting(replace(constants, closed_form=known), weights, bad)
+        seen = check_theorem(algorithm, setting)
         assert not seen.inside
         derived = {v.name: (v.status, v.where) for v in seen.penalties if not v.printed}
         assert derived["ρ/2 > 4wν"] == ("violated", 3)
@@ -143,7 +143,7 @@ def test_layers_that_break_smoothness_are_named() -> None:
 
 def test_departures_from_the_theorems_algorithm_are_named() -> None:
     algorithm = ADMMFedMeta(Adaptation(0.1, steps=3, batch_size=2))
-    seen = check_theorem(algorithm, UNIT, [0.5, 0.5], [40.0, 40.0], module=nn.ReLU())
+    seen = check_theorem(algorithm, Setting(UNIT, [0.5, 0.5], [40.0, 40.0]), nn.ReLU())
     assert not seen.inside
     assert {
         "the penalty changes during the run",

@@ -37,7 +37,9 @@ def classes(federation: FederationFacts) -> Picture | None:
             1, len(groups), sharey=True, squeeze=False, gridspec_kw={"width_ratios": widths}
         )[0]
         for axes, width, (role, group) in zip(panels, widths, groups, strict=True):
-            _heat_map(axes, _by_class(group, names), names, most, colour(role))
+            # Nodes with like classes side by side.
+            group.sort(key=lambda node: sorted(names.index(name) for name in node.classes))
+            _heat_map(axes, group, names, most, colour(role))
             axes.set_xlim(0, width / cell)
             title = fmt.counted(len(group), "source" if role == "source" else "new device")
             axes.set_title(title, fontsize=11, loc="left", color=colour(role), pad=6)
@@ -55,38 +57,25 @@ def classes(federation: FederationFacts) -> Picture | None:
 
 def sizes(federation: FederationFacts) -> Picture | None:
     """How many samples nodes hold, as a histogram of sources and targets."""
-    return _histogram(
-        federation, lambda node: node.size, "samples on a device", "sizes", "Samples per device"
-    )
+    return _histogram(federation, lambda node: node.size, "samples", "sizes")
 
 
 def classes_per_node(federation: FederationFacts) -> Picture | None:
     """How many classes nodes hold, for federations too large for the heat map."""
     if not any(node.classes for node in federation.nodes):
         return None
-    return _histogram(
-        federation,
-        lambda node: len(node.classes),
-        "classes on a device",
-        "class-counts",
-        "Classes per device",
-    )
+    return _histogram(federation, lambda node: len(node.classes), "classes", "class-counts")
 
 
 def _heat_map(
     axes: Axes, nodes: Sequence[NodeFacts], names: Sequence[str], most: int, tint: str
 ) -> None:
-    xs, ys, shades = [], [], []
-    rows = {name: row for row, name in enumerate(names)}
     for column, node in enumerate(nodes):
         for name, count in node.classes.items():
-            xs.append(column + 0.06)
-            ys.append(rows[name] + 0.06)
-            shades.append(0.2 + 0.8 * (count / most))  # at most 1, exactly
-    for x, y, shade in zip(xs, ys, shades, strict=True):
-        axes.fill(
-            [x, x + 0.88, x + 0.88, x], [y, y, y + 0.88, y + 0.88], color=tint, alpha=shade, lw=0
-        )
+            x, y = column + 0.06, names.index(name) + 0.06
+            box = [x, x + 0.88, x + 0.88, x], [y, y, y + 0.88, y + 0.88]
+            shade = 0.2 + 0.8 * (count / most)  # at most 1, exactly
+            axes.fill(*box, color=tint, alpha=shade, lw=0)
     axes.set_ylim(len(names), 0)
     axes.set_xticks([])
     labels = [fmt.shortened(name, 14) for name in names]
@@ -98,11 +87,7 @@ def _heat_map(
 
 
 def _histogram(
-    federation: FederationFacts,
-    measure: Callable[[NodeFacts], int],
-    label: str,
-    name: str,
-    caption: str,
+    federation: FederationFacts, measure: Callable[[NodeFacts], int], what: str, name: str
 ) -> Picture | None:
     groups = [(role, [measure(node) for node in group]) for role, group in _groups(federation)]
     values = [value for _, group in groups for value in group]
@@ -126,33 +111,24 @@ def _histogram(
         axes.locator_params(axis="y", integer=True, nbins=4)
         axes.xaxis.set_major_formatter(fmt.tick)
         axes.yaxis.set_major_formatter(fmt.tick)
-        axes.set_xlabel(label)
+        axes.set_xlabel(f"{what} on a device")
         axes.set_ylabel("devices")
         if low == high:  # a single bar as wide as the picture says nothing
             axes.set_xlim(low - 3, high + 3)
-        words = {"source": "sources", "target": "new devices"}
-        shown = [(role, words[role]) for role, group in groups if group]
-        for row, (role, text) in enumerate(shown):
-            axes.text(
-                1, 1.1 - 0.1 * row, text, color=colour(role), ha="right", transform=axes.transAxes
-            )
+        words, place = {"source": "sources", "target": "new devices"}, axes.transAxes
+        for row, role in enumerate([role for role, group in groups if group]):
+            y = 1.1 - 0.1 * row
+            axes.text(1, y, words[role], color=colour(role), ha="right", transform=place)
 
-    ordered = sorted(values)
     return draw(
         paint,
         name=name,
-        label=f"Histogram: {caption.lower()}, from {low} to {high}, median "
-        f"{ordered[len(ordered) // 2]}.",
-        caption=caption,
+        label=f"Histogram: {what} per device, from {low} to {high}, median "
+        f"{sorted(values)[len(values) // 2]}.",
+        caption=f"{what.capitalize()} per device",
         size=(SMALL[0], 200),
     )
 
 
 def _groups(federation: FederationFacts) -> list[tuple[str, list[NodeFacts]]]:
     return [("source", federation.sources), ("target", federation.targets)]
-
-
-def _by_class(nodes: Sequence[NodeFacts], names: Sequence[str]) -> list[NodeFacts]:
-    """Nodes with like classes side by side."""
-    rows = {name: row for row, name in enumerate(names)}
-    return sorted(nodes, key=lambda node: sorted(rows[name] for name in node.classes))

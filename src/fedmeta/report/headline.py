@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmeta.report import format as fmt
-from fedmeta.report.reading import UNFINISHED, ComparisonFacts, PairedFacts, RunFacts
+from fedmeta.report.reading import UNFINISHED, ComparisonFacts, RunFacts
 
 
 def run_headline(run: RunFacts) -> str:
@@ -20,8 +20,7 @@ def run_headline(run: RunFacts) -> str:
             f"Trained for {fmt.counted(run.rounds, 'round')} on {sources}; "
             "there were no new devices to test it on."
         )
-    before = run.target_metric.get(0, {}).get("mean")
-    return _adapted(run, before, statistics["mean"])
+    return _adapted(run, run.target_metric.get(0, {}).get("mean"), statistics["mean"])
 
 
 def run_remarks(run: RunFacts) -> list[str]:
@@ -54,10 +53,7 @@ def comparison_headline(comparison: ComparisonFacts) -> str:
     if first.mean is None:
         return f"All runs of {first.label} diverged: there is nothing to compare the others with."
     value = fmt.estimate(first.mean, first.ci95, comparison.metric)
-    if comparison.metric == "accuracy":
-        reached = f"{value} accuracy"
-    else:
-        reached = f"a mean squared error of {value}"
+    reached = _with_name(value, comparison.metric)
     seeds = len(comparison.seeds)
     over = f"Over {fmt.counted(seeds, 'seed', letters=True)}, " if seeds > 1 else ""
     after = _after(first.adaptation_steps)
@@ -99,20 +95,18 @@ def _adapted(run: RunFacts, before: float | None, after: float) -> str:
     devices = fmt.counted(len(run.targets), "new device", letters=True)
     start = f"{_after(steps)}{samples}, {devices}"
     one = len(run.targets) == 1
-    reach = f"{'reaches' if one else 'reach'} {_value(after, metric)}"
+    value, s = _with_name(fmt.metric(after, metric), metric), "s" if one else ""
+    reach = f"reach{'es' if one else ''} {value}"
     if before is None or steps == 0:
         return f"{start} {reach}."
-    if fmt.metric(before, metric) == fmt.metric(after, metric):
-        stay = "stays" if one else "stay"
-        return f"{start} {stay} at {_value(after, metric)}: adapting changed nothing on average."
+    earlier = fmt.metric(before, metric)
+    if earlier == fmt.metric(after, metric):
+        return f"{start} stay{s} at {value}: adapting changed nothing on average."
     if (after > before) == (metric == "accuracy"):
-        return f"{start} {reach} (before: {fmt.metric(before, metric)})."
-    move = ("falls" if one else "fall") if metric == "accuracy" else ("rises" if one else "rise")
+        return f"{start} {reach} (before: {earlier})."
+    move = "fall" if metric == "accuracy" else "rise"
     worse = "it worse" if one else "them worse on average"
-    return (
-        f"{start} {move} to {_value(after, metric)} (before: {fmt.metric(before, metric)}): "
-        f"adapting made {worse}."
-    )
+    return f"{start} {move}{s} to {value} (before: {earlier}): adapting made {worse}."
 
 
 def _after(steps: int) -> str:
@@ -121,10 +115,8 @@ def _after(steps: int) -> str:
     return f"After {fmt.counted(steps, 'gradient step', letters=True)}"
 
 
-def _value(value: float, metric: str) -> str:
-    if metric == "accuracy":
-        return f"{fmt.metric(value, metric)} accuracy"
-    return f"a mean squared error of {fmt.metric(value, metric)}"
+def _with_name(value: str, metric: str) -> str:
+    return f"{value} accuracy" if metric == "accuracy" else f"a mean squared error of {value}"
 
 
 def _latest(run: RunFacts) -> str:
@@ -134,7 +126,8 @@ def _latest(run: RunFacts) -> str:
         return ""
     return (
         f"{_after(run.adaptation_steps)}, the new devices were at "
-        f"{_value(values[-1], run.metric)} when last looked at, in round {rounds[-1]}."
+        f"{_with_name(fmt.metric(values[-1], run.metric), run.metric)} when last looked at, "
+        f"in round {rounds[-1]}."
     )
 
 
@@ -186,24 +179,13 @@ def _footing(comparison: ComparisonFacts) -> str:
 def _standing(comparison: ComparisonFacts) -> str:
     """Where the first row stands: clearly ahead, clearly behind, or neither."""
     sign = 1 if comparison.metric == "accuracy" else -1
-    ahead: list[str] = []
-    behind: list[str] = []
-    level: list[str] = []
+    groups: dict[str, list[str]] = {"ahead of": [], "behind": [], "not clearly apart from": []}
     for pair in comparison.paired:
         if pair.mean is None:
             continue
-        lead = sign * pair.mean
-        sure = _is_clear(pair) or len(comparison.seeds) == 1
-        (level if not sure or lead == 0 else ahead if lead > 0 else behind).append(pair.against)
-    parts = []
-    if ahead:
-        parts.append(f"ahead of {fmt.listed(ahead)}")
-    if behind:
-        parts.append(f"behind {fmt.listed(behind)}")
-    if level:
-        parts.append(f"not clearly apart from {fmt.listed(level)}")
+        sure = len(comparison.seeds) == 1 or (pair.ci95 is not None and abs(pair.mean) > pair.ci95)
+        lead = sign * pair.mean if sure else 0
+        where = "ahead of" if lead > 0 else "behind" if lead < 0 else "not clearly apart from"
+        groups[where].append(pair.against)
+    parts = [f"{where} {fmt.listed(names)}" for where, names in groups.items() if names]
     return f": {'; '.join(parts)}" if parts else ""
-
-
-def _is_clear(pair: PairedFacts) -> bool:
-    return pair.ci95 is not None and pair.mean is not None and abs(pair.mean) > pair.ci95

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,8 +135,7 @@ class RunFacts:
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
         """Rounds that logged a finite number under a key, and the numbers."""
-        pairs = [(r["round"], r[key]) for r in self.history if _is_number(r.get(key))]
-        return [number for number, _ in pairs], [float(value) for _, value in pairs]
+        return _finite((record["round"], record.get(key)) for record in self.history)
 
     @property
     def loss_key(self) -> str:
@@ -146,12 +145,7 @@ class RunFacts:
     def target_series(self, steps: int) -> tuple[list[int], list[float]]:
         """Rounds after which targets were evaluated, and their mean metric after some steps."""
         key = str(steps)
-        pairs = [
-            (record["round"], float(record["target"][key]))
-            for record in self.history
-            if _is_number(record.get("target", {}).get(key))
-        ]
-        return [number for number, _ in pairs], [value for _, value in pairs]
+        return _finite((each["round"], each.get("target", {}).get(key)) for each in self.history)
 
     def outcome(self, before: float, after: float) -> str:
         """Whether a metric got "better", stayed "unchanged" or got "worse"."""
@@ -380,6 +374,11 @@ def _row(row: Mapping[str, Any], runs: tuple[RunFacts, ...]) -> RowFacts:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _finite(pairs: Iterable[tuple[int, Any]]) -> tuple[list[int], list[float]]:
+    kept = [(number, float(value)) for number, value in pairs if _is_number(value)]
+    return [number for number, _ in kept], [value for _, value in kept]
 
 
 def _is_number(value: Any) -> bool:

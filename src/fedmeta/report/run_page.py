@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.report import curve_figures, federation_figures, repeat
+from fedmeta.report import federation_figures, repeat, run_figures
 from fedmeta.report import format as fmt
 from fedmeta.report.headline import run_headline, run_remarks
 from fedmeta.report.pages import Fact, render
@@ -20,7 +20,6 @@ from fedmeta.report.reading import (
     RunFacts,
     TargetFacts,
 )
-from fedmeta.report.target_figures import targets_before_and_after
 
 _MOST_ROWS = 200  # of a table; what is left out is counted below it
 _SYMBOLS = {
@@ -48,12 +47,12 @@ def run_page(run: RunFacts) -> str:
             "status": {UNFINISHED: "not ended"}.get(run.status, run.status),
             "tiles": _tiles(run),
             "curves": present(
-                curve_figures.loss_curve(run),
-                curve_figures.target_curve(run),
-                curve_figures.norms(run),
+                run_figures.loss_curve(run),
+                run_figures.target_curve(run),
+                run_figures.norms(run),
             ),
             "costs": _costs(run),
-            "timing": curve_figures.timing(run),
+            "timing": run_figures.timing(run),
             "settings": _settings(run),
             "identity": _identity(run),
             "code": repeat.code(run.settings, run.identity.get("spec")),
@@ -79,7 +78,7 @@ def targets_part(run: RunFacts) -> dict[str, Any]:
         "adaptation_steps": steps,
         "steps": sorted(run.target_metric),
         "statistics": _statistics(run),
-        "dumbbells": targets_before_and_after(run),
+        "dumbbells": run_figures.targets_before_and_after(run),
         "targets": ordered[:_MOST_ROWS],
         "targets_left_out": max(0, len(ordered) - _MOST_ROWS),
         "supports": {node.name: node.support for node in run.federation.targets},

@@ -81,7 +81,12 @@ def sequence_page(sequence: SequenceFacts) -> str:
         {
             "title": sequence.title,
             "headline": _headline(sequence),
-            "remarks": _remarks(sequence),
+            "remarks": [
+                f"With {each.name} {each.measures['diverged']} of {len(sequence.seeds)} seeds "
+                "diverged."
+                for each in sequence.methods
+                if each.measures["diverged"]
+            ],
             "sequence": sequence,
             "metric": "accuracy",
             "rows": [_row(each, sequence) for each in sequence.methods],
@@ -103,31 +108,16 @@ def _headline(sequence: SequenceFacts) -> str:
     return f"{after}{which}; {lost:.1f} points forgotten"
 
 
-def _remarks(sequence: SequenceFacts) -> list[str]:
-    lost = [each for each in sequence.methods if each.measures["diverged"]]
-    return [
-        f"With {each.name} {each.measures['diverged']} of {len(sequence.seeds)} seeds diverged."
-        for each in lost
-    ]
-
-
 def _row(method: MethodFacts, sequence: SequenceFacts) -> dict[str, str]:
-    found = method.measures
-    cells = {name: _percent(found[name]) for name in _MEASURES}
-    cost = found["cost"]["mean"]
+    found, lost = method.measures, method.measures["diverged"]
+    cells = {name: (found[name]["mean"], found[name]["ci95"]) for name in _MEASURES}
     return {
         "name": method.name,
         "strength": fmt.NO_VALUE if method.strength is None else f"{method.strength:g}",
-        **cells,
-        "cost": fmt.NO_VALUE if cost is None else fmt.number(cost),
-        "diverged": f"{found['diverged']} of {len(sequence.seeds)}"
-        if found["diverged"]
-        else "none",
+        **{name: fmt.estimate(*cell, "accuracy") for name, cell in cells.items()},
+        "cost": fmt.number(found["cost"]["mean"]),
+        "diverged": f"{lost} of {len(sequence.seeds)}" if lost else "none",
     }
-
-
-def _percent(found: Found) -> str:
-    return fmt.estimate(found["mean"], found["ci95"], "accuracy")
 
 
 def heat_map(method: MethodFacts, tasks: Sequence[str]) -> Picture:
@@ -143,13 +133,10 @@ def heat_map(method: MethodFacts, tasks: Sequence[str]) -> Picture:
         for y, row in enumerate(matrix):
             for x, found in enumerate(row):
                 share = min(1.0, max(0.0, float(found["mean"])))
-                box = (
-                    [x + 0.03, x + 0.97, x + 0.97, x + 0.03],
-                    [y + 0.05, y + 0.05, y + 0.95, y + 0.95],
-                )
+                left, right, low, high = x + 0.03, x + 0.97, y + 0.05, y + 0.95
+                box = [left, right, right, left], [low, low, high, high]
                 axes.fill(*box, color=colour("accent"), alpha=0.04 + 0.7 * share, lw=0)
-                own = not together and y == x + 1
-                weight = "bold" if own else "normal"
+                weight = "bold" if not together and y == x + 1 else "normal"
                 text = f"{100 * share:.0f}"
                 axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontweight=weight)
         axes.set_xlim(0, len(tasks))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,13 @@ from fedmeta.core.storage import write_bytes
 from fedmeta.report.style import SERIES, svg
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _NEW, _EARLIER, _BEST = SERIES[0], SERIES[1], SERIES[6]
 
 
 def draw_sweep(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the metric of both tasks against λ, with the best λ marked, as SVG.
+    """Draw the metric of both tasks against λ, each with its 95 % interval as a band, as SVG.
 
     Args:
         result: what `fedmeta.studies.tune.tune` returned for points {"prior.strength": λ} alone.
@@ -38,8 +37,14 @@ def draw_sweep(result: Mapping[str, Any], path: Path) -> None:
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         percent = bool(trials) and trials[0]["metric"] == "accuracy"
+        unit = 100 if percent else 1
         for label, tint, judged in lines:
-            _line(axes, strengths, judged, 100 if percent else 1, tint, label)
+            means = [unit * each["mean"] for each in judged]
+            widths = [unit * (each["ci95"] or 0.0) for each in judged]
+            axes.plot(strengths, means, "o-", color=tint, markersize=4, label=label)
+            low = [mean - width for mean, width in zip(means, widths, strict=True)]
+            high = [mean + width for mean, width in zip(means, widths, strict=True)]
+            axes.fill_between(strengths, low, high, color=tint, alpha=0.15, linewidth=0)
         positive = [strength for strength in strengths if strength > 0]
         if positive:
             axes.set_xscale("symlog", linthresh=min(positive))
@@ -50,20 +55,3 @@ def draw_sweep(result: Mapping[str, Any], path: Path) -> None:
         axes.legend()
 
     write_bytes(path, svg(paint, size=(6.4, 3.6)))
-
-
-def _line(
-    axes: Axes,
-    strengths: Sequence[float],
-    judged: Sequence[Mapping[str, Any]],
-    unit: float,
-    tint: str,
-    label: str,
-) -> None:
-    """Means with their 95 % intervals as a band."""
-    means = [unit * each["mean"] for each in judged]
-    widths = [unit * (each["ci95"] or 0.0) for each in judged]
-    axes.plot(strengths, means, "o-", color=tint, markersize=4, label=label)
-    low = [mean - width for mean, width in zip(means, widths, strict=True)]
-    high = [mean + width for mean, width in zip(means, widths, strict=True)]
-    axes.fill_between(strengths, low, high, color=tint, alpha=0.15, linewidth=0)

@@ -4,8 +4,7 @@ Everything the paper prints and its proof gives otherwise exists in both forms (
 """
 
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.theory.diagnose import DiagnosisSettings, diagnose_run
-from fedmeta.theory.diagnosis_result import Diagnosis
+from fedmeta.theory.diagnose import Diagnosis, DiagnosisSettings, diagnose_run
 from fedmeta.theory.penalties import smallest_penalty
 
 __all__ = [

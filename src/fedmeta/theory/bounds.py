@@ -6,7 +6,7 @@ take θ_ε as given and the samples as drawn anew, as the paper's proofs do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -53,14 +53,33 @@ class Bound:
         return self.right - self.left
 
 
-def data_size(
-    constants: Constants,
-    weights: Sequence[float],
-    sizes: Sequence[Sizes],
-    left: float,
-    epsilon: float,
-    printed: bool = False,
-) -> Bound:
+@dataclass(frozen=True)
+class Sources:
+    """What the bounds need of the sources and of the model θ_ε that was trained on them.
+
+    Args:
+        constants: of the sources, with β for every sample, and of the target where there is one.
+        weights: w_i.
+        sizes: of the sources' sets.
+        epsilon: ε = ‖∇F(θ_ε)‖ of the samples at hand.
+    """
+
+    constants: Constants
+    weights: Sequence[float]
+    sizes: Sequence[Sizes]
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        count = len(self.constants.nodes)
+        check_positive("weights", self.weights, count)
+        check_positive("sizes", [size.support for size in self.sizes], count)
+
+    def rows(self) -> Iterator[tuple[NodeConstants, float, Sizes]]:
+        """Constants, weight and sizes of every source."""
+        return zip(self.constants.nodes, self.weights, self.sizes, strict=True)
+
+
+def data_size(sources: Sources, left: float, printed: bool = False) -> Bound:
     """How far few samples leave the expected meta-gradient from zero (Corollary 1).
 
         printed:  E‖Σw∇L(φ) + λ∇D_h‖ ≤ ε + Σ wσᵍ(αμ/√Dˢ + 1/√D^q)
@@ -72,35 +91,23 @@ def data_size(
     has the paper's terms times ‖I − α∇²L‖ ≤ 1 + αμ, and ‖r̂‖ ≤ β gives the second.
 
     Args:
-        constants: of the sources, for expected losses; with β for every sample.
-        weights: w_i.
-        sizes: of the sources' sets.
+        sources: with constants of expected losses.
         left: the norm on the left, of expected losses: derived, `Problem.gradient_norm` where both
             sets of every node are as many samples as there are.
-        epsilon: ‖∇F(θ)‖ of the samples at hand.
         printed: as printed, or as derived.
     """
-    _check(constants, weights, sizes)
-    alpha, few, curved = constants.step_size, 0.0, 0.0
-    for node, w, size in zip(constants.nodes, weights, sizes, strict=True):
+    alpha, few, curved = sources.constants.step_size, 0.0, 0.0
+    for node, w, size in sources.rows():
         factor = 1.0 if printed else 1 + alpha * node.smoothness
         few += w * factor * _noise(node, alpha, size)
         curved += times(w, alpha, node.gradient, node.hessian_deviation) / sqrt(size.support)
-    terms = {"ε": epsilon, "few samples": few}
+    terms = {"ε": sources.epsilon, "few samples": few}
     if not printed:
         terms["curvature from few samples"] = curved
     return Bound("data size (Corollary 1)", printed, left, terms)
 
 
-def adaptation_bound(
-    constants: Constants,
-    weights: Sequence[float],
-    sizes: Sequence[Sizes],
-    target: Sizes,
-    left: float,
-    epsilon: float,
-    printed: bool = False,
-) -> Bound:
+def adaptation_bound(sources: Sources, target: Sizes, left: float, printed: bool = False) -> Bound:
     """How good the meta-model is for a target m (Theorem 2).
 
         E‖∇F_m(θ_ε)‖ ≤ ε + αβ_m Σwψʰ + (αμ + 1)²Σwψᵍ + q·Σw(σᵍ_m/√D^q_m + σᵍ_i/√D^q_i)
@@ -112,15 +119,12 @@ def adaptation_bound(
     through φ, that is times αμ. F_m has the same λD_h as F.
 
     Args:
-        constants: of the sources with gaps ψ, and of the target.
-        weights: w_i.
-        sizes: of the sources' sets.
+        sources: with gaps ψ, and with constants of the target.
         target: of the target's sets.
         left: ‖∇F_m(θ_ε)‖: `Problem.gradient_norm` of the target alone, with weight 1.
-        epsilon: ‖∇F(θ_ε)‖ over the sources.
         printed: as printed, or as derived.
     """
-    _check(constants, weights, sizes)
+    constants = sources.constants
     if constants.target is None:
         raise SettingError(
             "the constants have no target, which Theorem 2 is about",
@@ -130,7 +134,7 @@ def adaptation_bound(
     mu = max(node.smoothness for node in constants.nodes)
     stretch = 1 + alpha * (mu if printed else max(mu, m.smoothness))
     query, support, curved, gap_g, gap_h = 0.0, 0.0, 0.0, 0.0, 0.0
-    for node, w, size in zip(constants.nodes, weights, sizes, strict=True):
+    for node, w, size in sources.rows():
         theirs = node if printed else m
         gap_g, gap_h = gap_g + w * node.gradient_gap, gap_h + w * node.hessian_gap
         query += w * theirs.gradient_deviation / sqrt(target.query)
@@ -143,7 +147,7 @@ def adaptation_bound(
     if printed:
         direct, through = through, direct
     terms = {
-        "ε": epsilon,
+        "ε": sources.epsilon,
         "curvature of other nodes": times(alpha, m.gradient, gap_h),
         "gradients of other nodes": stretch**2 * gap_g,
         "few query samples": direct * query,
@@ -161,17 +165,28 @@ class Forgetting:
     (a meta-gradient is (I − α∇²L)r), λ‖∇D_h(θ_ε)‖ ≤ B: the prior's pull balances the nodes'.
 
     Args:
-        pull: the terms of B by name.
+        sources: that B comes from.
         strength: λ > 0.
         printed: as printed, or as derived.
     """
 
-    pull: Mapping[str, float]
+    sources: Sources
     strength: float
-    printed: bool
+    printed: bool = False
 
     def __post_init__(self) -> None:
         require_positive("the prior's strength λ", self.strength)
+
+    @property
+    def pull(self) -> dict[str, float]:
+        """The terms of B by name."""
+        alpha, gradients, few = self.sources.constants.step_size, 0.0, 0.0
+        for node, w, size in self.sources.rows():
+            factor = 1.0 if self.printed else 1 + alpha * node.smoothness
+            gradients += w * factor * node.gradient
+            few += w * factor * _noise(node, alpha, size)
+        epsilon = self.sources.epsilon
+        return {"ε": epsilon, "gradients of the nodes": gradients, "few samples": few}
 
     def divergence(self, left: float, distance: float) -> Bound:
         """D_h(θ_ε, θ_p) ≤ (B/λ)‖θ_ε − θ_p‖, since D_h is convex and zero at θ_p.
@@ -208,41 +223,7 @@ class Forgetting:
         return Bound("forgetting: gradient of the earlier task", self.printed, left, terms)
 
 
-def forgetting(
-    constants: Constants,
-    weights: Sequence[float],
-    sizes: Sequence[Sizes],
-    strength: float,
-    epsilon: float,
-    printed: bool = False,
-) -> Forgetting:
-    """B of the forgetting bounds, see `Forgetting`.
-
-    Args:
-        constants: of the sources.
-        weights: w_i.
-        sizes: of the sources' sets.
-        strength: λ > 0.
-        epsilon: ‖∇F(θ_ε)‖.
-        printed: as printed, or as derived.
-    """
-    _check(constants, weights, sizes)
-    alpha, gradients, few = constants.step_size, 0.0, 0.0
-    for node, w, size in zip(constants.nodes, weights, sizes, strict=True):
-        factor = 1.0 if printed else 1 + alpha * node.smoothness
-        gradients += w * factor * node.gradient
-        few += w * factor * _noise(node, alpha, size)
-    terms = {"ε": epsilon, "gradients of the nodes": gradients, "few samples": few}
-    return Forgetting(terms, strength, printed)
-
-
 def _noise(node: NodeConstants, alpha: float, size: Sizes) -> float:
     """σᵍ(αμ/√Dˢ + 1/√D^q): how far ∇L(φ) of the samples is from the expected one."""
     through = alpha * node.smoothness / sqrt(size.support)
     return node.gradient_deviation * (through + 1 / sqrt(size.query))
-
-
-def _check(constants: Constants, weights: Sequence[float], sizes: Sequence[Sizes]) -> None:
-    count = len(constants.nodes)
-    check_positive("weights", weights, count)
-    check_positive("sizes", [size.support for size in sizes], count)

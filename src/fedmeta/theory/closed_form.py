@@ -1,4 +1,4 @@
-"""Constants that are known without looking along a path: softmax regression, quadratic priors."""
+"""Constants that are known without looking along a path: those of softmax regression."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from math import sqrt
 import torch
 from torch import nn
 
-from fedmeta.core.sample_sets import NodeData, Samples
+from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import map_leaves
 from fedmeta.models.losses import Loss, cross_entropy
-from fedmeta.priors import Regularizer, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.theory.constants import Constants, NodeConstants
 
 
@@ -45,25 +44,12 @@ def of_softmax_regression(
     own = None if target is None else softmax_regression(target)
     nodes = []
     for position in range(len(data.support.mask)):
-        one: NodeData = map_leaves(lambda leaf, row=position: leaf[row], data)
-        found = softmax_regression(one)
+        found = softmax_regression(map_leaves(lambda leaf, row=position: leaf[row], data))
         if own is not None:
-            found = replace(
-                found,
-                gradient_gap=own.gradient + found.gradient,
-                hessian_gap=max(own.smoothness, found.smoothness),
-            )
+            gaps = own.gradient + found.gradient, max(own.smoothness, found.smoothness)
+            found = replace(found, gradient_gap=gaps[0], hessian_gap=gaps[1])
         nodes.append(found)
     return Constants(tuple(nodes), step_size, closed_form=True, target=own)
-
-
-def prior_smoothness(prior: Regularizer) -> float | None:
-    """μ_r of D_h: 2 for ‖θ − θ_p‖², 2·max A for Mahalanobis, None where there is no formula."""
-    if isinstance(prior, SquaredEuclidean):
-        return 2.0
-    if isinstance(prior, SquaredMahalanobis):
-        return 2 * max(float(leaf.max()) for leaf in prior.importance.values())
-    return None
 
 
 def softmax_regression(data: NodeData) -> NodeConstants:
@@ -77,6 +63,7 @@ def softmax_regression(data: NodeData) -> NodeConstants:
         data: of one node, without a node axis; what the mask leaves out is not looked at.
 
     Example:
+        >>> from fedmeta.core.sample_sets import Samples
         >>> one = Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.ones(2))
         >>> softmax_regression(NodeData(one, one)).smoothness
         0.5
@@ -91,7 +78,8 @@ def softmax_regression(data: NodeData) -> NodeConstants:
     # ‖A‖_F² ≤ ½ gives σʰ in the Frobenius norm.
     largest = NodeConstants(0.0, 0.0, 0.0)
     for samples in data:
-        x = _extended(samples)
+        rows = samples.inputs[samples.mask > 0].flatten(1).to(torch.float64)
+        x = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
         lengths = x.square().sum(1)
         s = float(torch.linalg.eigvalsh(x.T @ x / len(x))[-1])
         largest = elementwise_max(
@@ -112,9 +100,3 @@ def elementwise_max(a: NodeConstants, b: NodeConstants) -> NodeConstants:
     return NodeConstants(
         *(max(getattr(a, name), getattr(b, name)) for name in NodeConstants.__dataclass_fields__)
     )
-
-
-def _extended(samples: Samples) -> torch.Tensor:
-    """The real samples as rows (x, 1) in float64."""
-    rows = samples.inputs[samples.mask > 0].flatten(1).to(torch.float64)
-    return torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype, device=rows.device)], 1)

@@ -25,7 +25,7 @@ class NodeConstants:
         hessian_gap: ψʰ ≥ ‖∇²L_m − ∇²L_i‖, to the target m.
 
     Example:
-        >>> NodeConstants(smoothness=2.0, gradient=1.0, hessian=0.5).derived_nu(step_size=0.5)
+        >>> NodeConstants(smoothness=2.0, gradient=1.0, hessian=0.5).nu(0.5)
         8.25
 
     Reference: Yue et al., MobiHoc 2021, assumptions 1-5.
@@ -44,19 +44,15 @@ class NodeConstants:
             value = getattr(self, field.name)
             require(value >= 0, f"the constant {field.name}", value, "a number of at least 0")
 
-    def printed_nu(self, step_size: float) -> float:
-        """ν = (1 + αμ)(1 + μ)μ + αβζ, as the paper prints it."""
-        mu, alpha = self.smoothness, step_size
-        return (1 + alpha * mu) * (1 + mu) * mu + times(alpha, self.gradient, self.hessian)
-
-    def derived_nu(self, step_size: float) -> float:
-        """ν = μ(1 + αμ)² + αβζ, as its proof gives.
+    def nu(self, alpha: float, printed: bool = False) -> float:
+        """ν = μ(1 + αμ)² + αβζ as the proof gives it; printed: (1 + αμ)(1 + μ)μ + αβζ.
 
         G = (I − αH)r with r = ∇L(φ): H changes by ζ and r is at most β; r changes by μ times what
         φ does, φ by (1 + αμ), and ‖I − αH‖ ≤ 1 + αμ once more.
         """
-        mu, alpha = self.smoothness, step_size
-        return mu * (1 + alpha * mu) ** 2 + times(alpha, self.gradient, self.hessian)
+        mu, stretch = self.smoothness, 1 + alpha * self.smoothness
+        smooth = stretch * (1 + mu) * mu if printed else mu * stretch**2
+        return smooth + times(alpha, self.gradient, self.hessian)
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,7 @@ class Constants:
 
     def nu(self, printed: bool) -> tuple[float, ...]:
         """ν_i of every source, as printed or as derived."""
-        alpha = self.step_size
-        return tuple(n.printed_nu(alpha) if printed else n.derived_nu(alpha) for n in self.nodes)
+        return tuple(node.nu(self.step_size, printed) for node in self.nodes)
 
 
 def times(*factors: float) -> float:

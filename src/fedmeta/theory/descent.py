@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
+from fedmeta.core.errors import SettingError, require_whole
 from fedmeta.core.meta_gradient import InverseSchedule
-from fedmeta.theory.constants import Constants, check_positive, times
+from fedmeta.theory.bounds import Bound
+from fedmeta.theory.constants import times
 from fedmeta.theory.lagrangian import Moves
-from fedmeta.theory.penalties import platform_coefficient
+from fedmeta.theory.penalties import Setting, platform_coefficient
 from fedmeta.theory.theorem_check import TheoremCheck, Verdict, status_of
 from fedmeta.theory.trajectory import Measurement
 from fedmeta.training.job import Job
@@ -43,16 +46,8 @@ class Descent:
         return -total
 
 
-def descent_coefficients(
-    constants: Constants,
-    weights: Sequence[float],
-    penalties: Sequence[float],
-    strength: float = 0.0,
-    mu_r: float = 2.0,
-    deltas: tuple[float, float] = (0.0, 0.0),
-    printed: bool = False,
-) -> Descent:
-    """The coefficients of `Descent` for one round.
+def descent_coefficients(setting: Setting, deltas: tuple[float, float] = (0.0, 0.0)) -> Descent:
+    """The coefficients of `Descent` for one round, as derived.
 
         a_e = ρ/2 − 4wν                         a_p = ρ/2 − 2w²ν²(4wν/ρ² + 1/ρ) − λμ_r/(2I)
         b_e = e·δ_{t+1}                         b_p = 2wν·e·δ_{t+1}/ρ             e = αwζβ²
@@ -63,20 +58,18 @@ def descent_coefficients(
     the dual's step adds ‖Δy‖²/ρ; and ‖θ_i − θ‖ = ‖Δy‖/ρ with ‖Δy‖ ≤ wν‖Δθ‖ + (δ_t + δ_{t+1})e.
 
     Args:
-        constants, weights, penalties, strength, mu_r, printed: see `penalties.inequalities`.
+        setting: of the run.
         deltas: δ_t and δ_{t+1} of the differences; (0, 0) with exact curvature, where b = c = 0.
 
     Reference: Yue et al., MobiHoc 2021, lemma of sufficient descent.
     """
-    count, (now, then) = len(constants.nodes), deltas
-    check_positive("weights", weights, count)
-    check_positive("penalties", penalties, count)
-    rows = []
-    nodes = zip(constants.nodes, constants.nu(printed), weights, penalties, strict=True)
+    constants, (now, then), rows = setting.constants, deltas, []
+    nu_of = constants.nu(printed=False)
+    nodes = zip(constants.nodes, nu_of, setting.weights, setting.penalties, strict=True)
     for node, nu, w, rho in nodes:
         e = times(constants.step_size, w, node.hessian, node.gradient, node.gradient)
         s, both = w * nu, now + then
-        a_p = platform_coefficient(rho, s, strength * mu_r / count)
+        a_p = platform_coefficient(rho, s, setting.pull)
         c = times(2, both, both, e, e, 4 * s / rho**2 + 1 / rho)
         c += times(2, e, e, then, both, 1 / rho)
         rows.append((rho / 2 - 4 * s, a_p, times(e, then), times(2, s, e, then, 1 / rho), c))
@@ -85,40 +78,25 @@ def descent_coefficients(
 
 def lagrangian_changes(measurements: Sequence[Measurement]) -> tuple[float | None, ...]:
     """𝓛^{t+1} − 𝓛ᵗ after every measurement; None where one of the two is not known."""
-    found: list[float | None] = []
-    for one, following in zip(measurements, (*measurements[1:], None), strict=True):
-        here = one.lagrangian
-        there = None if following is None or one.moved is None else following.lagrangian
-        found.append(None if here is None or there is None else there - here)
+    found: list[float | None] = [None] * len(measurements)
+    for place, (one, following) in enumerate(pairwise(measurements)):
+        here, there = one.lagrangian, following.lagrangian
+        if one.moved is not None and here is not None and there is not None:
+            found[place] = there - here
     return tuple(found)
 
 
 def descent_bounds(
-    algorithm: ADMMFedMeta,
-    constants: Constants,
-    weights: Sequence[float],
-    penalties: Sequence[float],
-    strength: float,
-    mu_r: float,
-    measurements: Sequence[Measurement],
+    algorithm: ADMMFedMeta, setting: Setting, measurements: Sequence[Measurement]
 ) -> tuple[float | None, ...]:
-    """The largest change of 𝓛 after every measurement, as derived; None where theory has none.
-
-    Args:
-        algorithm: of the run.
-        constants, weights, penalties, strength, mu_r: see `penalties.inequalities`.
-        measurements: along the run.
-    """
+    """The largest change of 𝓛 after every measurement, as derived; None where theory has none."""
     found: list[float | None] = []
     for one in measurements:
         now, then = (difference_step(algorithm, one.round + later) for later in (0, 1))
         if one.moved is None or now is None or then is None:
             found.append(None)
         else:
-            coefficients = descent_coefficients(
-                constants, weights, penalties, strength, mu_r, (now, then)
-            )
-            found.append(coefficients.bound(one.moved))
+            found.append(descent_coefficients(setting, (now, then)).bound(one.moved))
     return tuple(found)
 
 
@@ -139,7 +117,7 @@ def difference_step(algorithm: ADMMFedMeta, number: int) -> float | None:
 
 def check_descent(
     job: Job,
-    constants: Constants,
+    closed_form: bool,
     theorem: TheoremCheck,
     measurements: Sequence[Measurement],
     allowed: Sequence[float | None],
@@ -155,4 +133,32 @@ def check_descent(
     size = max(abs(one.lagrangian) for one in measurements if one.lagrangian is not None)
     kept = min(slack) >= -size * _ROUNDING[job.layout.execution.dtype]
     name = "𝓛 falls in every round by Σ(a_e‖Δθ_i‖² + a_p‖Δθ‖²)"
-    return Verdict(name, False, status_of(kept, constants.closed_form), min(slack))
+    return Verdict(name, False, status_of(kept, closed_form), min(slack))
+
+
+def stationarity(setting: Setting, rounds: int, left: float, first: float) -> Bound:
+    """min ‖∇F(θᵗ)‖² over rounds 2..T ≤ 2[(Σρ)² + (Σwν)²]·𝓛¹ / [Σa_p·(T − 1)].
+
+    For exact curvature, the linearised platform step and losses that are not negative. Since
+    Σρ·(θ^{t+1} − θᵗ) is −∇F(θᵗ) + Σ(y_iᵗ − y_i^{t−1}) with ‖y_iᵗ − y_i^{t−1}‖ ≤ wν‖θᵗ − θ^{t−1}‖,
+    ‖∇F(θᵗ)‖ is at most Σρ‖θ^{t+1} − θᵗ‖ + Σwν‖θᵗ − θ^{t−1}‖; the squares of all steps add up to at
+    most 𝓛¹/Σa_p, because 𝓛 falls by Σa_p‖Δθ‖² in every round and never below 0.
+
+    Args:
+        setting: of the run.
+        rounds: T ≥ 2.
+        left: the smallest ‖∇F(θᵗ)‖² of rounds 2..T.
+        first: 𝓛 of round 1.
+    """
+    require_whole("rounds", rounds, 2)
+    coefficients = descent_coefficients(setting)
+    if min(*coefficients.a_e, *coefficients.a_p) <= 0:
+        raise SettingError(
+            "the penalties are below what the theorem asks, so it bounds no gradient",
+            "use those of smallest_penalty, or larger ones",
+        )
+    nu = setting.constants.nu(printed=False)
+    steep = sum(w * each for w, each in zip(setting.weights, nu, strict=True))
+    rate = 2 * first / (sum(coefficients.a_p) * (rounds - 1))
+    terms = {"steps of the platform": sum(setting.penalties) ** 2 * rate, "duals": steep**2 * rate}
+    return Bound("stationarity (Theorem 1)", False, left, terms)

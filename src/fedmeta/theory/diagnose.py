@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from statistics import median
+from typing import Any
 
+import numpy as np
 import torch
 
 from fedmeta.core import randomness
 from fedmeta.core.errors import require_whole
 from fedmeta.core.randomness import DiagnosisPurpose
 from fedmeta.core.run_folder import Record
-from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.data.federation import Node
 from fedmeta.models.losses import cross_entropy, squared_error
-from fedmeta.priors import Regularizer
-from fedmeta.theory.bounds import Sizes
-from fedmeta.theory.closed_form import (
-    is_softmax_regression,
-    of_softmax_regression,
-    prior_smoothness,
-)
+from fedmeta.priors import Regularizer, SquaredEuclidean, SquaredMahalanobis
+from fedmeta.theory.bounds import Sizes, Sources
+from fedmeta.theory.closed_form import is_softmax_regression, of_softmax_regression
 from fedmeta.theory.constants import Constants
-from fedmeta.theory.descent import check_descent, descent_bounds
-from fedmeta.theory.diagnosis_result import Diagnosis
+from fedmeta.theory.descent import check_descent, descent_bounds, lagrangian_changes
 from fedmeta.theory.estimation import QUICK, Search, estimate, spectral_norm
 from fedmeta.theory.measured_bounds import (
+    MeasuredBound,
     adaptation_bounds,
     data_size_bounds,
     difference_error_bounds,
     forgetting_bounds,
     stationarity_bounds,
 )
-from fedmeta.theory.node_axis import squared_norms
-from fedmeta.theory.penalties import smallest_penalty
-from fedmeta.theory.problem import Problem
-from fedmeta.theory.theorem_check import check_theorem
+from fedmeta.theory.penalties import Setting, smallest_penalty
+from fedmeta.theory.problem import Problem, squared_norms
+from fedmeta.theory.theorem_check import TheoremCheck, Verdict, check_theorem
 from fedmeta.theory.trajectory import (
     Trajectory,
     diagnosable,
@@ -78,13 +75,118 @@ class DiagnosisSettings:
         require_whole("nodes", self.nodes, 1)
 
 
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What theory says of a run, and what was measured.
+
+    Args:
+        trajectory: the run computed again.
+        nodes: names of the sources that have constants.
+        constants: theirs, and of `target`.
+        target: name of the target that adaptation was judged at, or None.
+        penalties: ρ_i of those nodes; under an automatic penalty those of a fixed one whose steps
+            would be as long (the median over rounds, in proportion to w_i).
+        least: the smallest ρ_i that the theorem allows: as derived and as printed.
+        theorem: ρ, δ, layers, departures.
+        allowed: by how much 𝓛 may change after each measurement; None where nothing is known.
+        descent: the verdict on that, or None.
+        bounds: what is bounded, with verdicts.
+        notes: what a reader should know besides.
+    """
+
+    trajectory: Trajectory
+    nodes: tuple[str, ...]
+    constants: Constants
+    target: str | None
+    penalties: tuple[float, ...]
+    least: tuple[tuple[float, ...], tuple[float, ...]]
+    theorem: TheoremCheck
+    allowed: tuple[float | None, ...]
+    descent: Verdict | None
+    bounds: tuple[MeasuredBound, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """All of them, in the order of the theory."""
+        descent = () if self.descent is None else (self.descent,)
+        return (*self.theorem.penalties, *descent, *(each.verdict for each in self.bounds))
+
+    @property
+    def slope(self) -> float | None:
+        """The log-log slope of the smallest ‖∇F‖² so far against the round; the theorem's is −1."""
+        seen = [(one.round, one.gradient_norm**2) for one in self.trajectory.measurements]
+        if len(seen) < 3 or not all(square > 0 for _, square in seen):
+            return None
+        rounds, squares = np.array(seen).T
+        least = np.minimum.accumulate(squares)
+        return float(np.polyfit(np.log(rounds), np.log(least), 1)[0])
+
+    def rises(self) -> tuple[int, int]:
+        """In how many rounds 𝓛 rose, and how many were measured."""
+        changes = lagrangian_changes(self.trajectory.measurements)
+        known = [change for change in changes if change is not None]
+        return sum(change > 0 for change in known), len(known)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON; what is infinite or no number is None."""
+        nu = [self.constants.nu(printed) for printed in (False, True)]
+        nodes = [
+            {
+                "name": name,
+                **asdict(self.constants.nodes[place]),
+                "nu_derived": nu[0][place],
+                "nu_printed": nu[1][place],
+                "penalty": self.penalties[place],
+                "least_derived": self.least[0][place],
+                "least_printed": self.least[1][place],
+            }
+            for place, name in enumerate(self.nodes)
+        ]
+        own, measurements = self.constants.target, self.trajectory.measurements
+        changes = lagrangian_changes(measurements)
+        along = [
+            {**{k: v for k, v in asdict(one).items() if k != "moved"}, "change": c, "allowed": a}
+            for one, c, a in zip(measurements, changes, self.allowed, strict=True)
+        ]
+        found = {
+            "rounds": self.trajectory.rounds,
+            "replay_off": self.trajectory.deviation,
+            "inside_the_theorem": self.theorem.inside,
+            "closed_form": self.constants.closed_form,
+            "step_size": self.constants.step_size,
+            "nodes": nodes,
+            "target": None if own is None else {"name": self.target, **asdict(own)},
+            "verdicts": [{**asdict(each), "text": str(each)} for each in self.verdicts],
+            "bounds": [
+                {
+                    "name": each.bound.name,
+                    "printed": each.bound.printed,
+                    "left": each.bound.left,
+                    "right": each.bound.right,
+                    "terms": dict(each.bound.terms),
+                    "status": each.verdict.status,
+                }
+                for each in self.bounds
+            ],
+            "difference": self.theorem.difference._asdict(),
+            "layers": [layer._asdict() for layer in self.theorem.layers],
+            "departures": list(self.theorem.departures),
+            "notes": list(self.notes),
+            "slope": self.slope,
+            "along": along,
+        }
+        cleaned: dict[str, Any] = _finite(found)
+        return cleaned
+
+
 def diagnose_run(
     job: Job,
     history: Sequence[Record],
     settings: DiagnosisSettings | None = None,
     on_round: Callable[[Record], None] | None = None,
 ) -> Diagnosis:
-    """Trajectory a run, find its constants, and hold it against every inequality and bound.
+    """Compute a run again, find its constants, and hold it against every inequality and bound.
 
     Args:
         job: of ADMM-FedMeta, prepared as for the run.
@@ -92,11 +194,8 @@ def diagnose_run(
         settings: how closely; None: as `DiagnosisSettings` has it.
         on_round: is given the record of every round that is done.
     """
-    algorithm, sources, settings = (
-        diagnosable(job),
-        job.federation.sources,
-        settings or DiagnosisSettings(),
-    )
+    algorithm, sources = diagnosable(job), job.federation.sources
+    settings = settings or DiagnosisSettings()
     every = settings.every or -(-len(history) // _MOST_MEASUREMENTS) or 1
     trajectory = recompute(job, history, every, settings.points, on_round)
     rows = _chosen(len(sources), settings)
@@ -106,57 +205,44 @@ def diagnose_run(
     epsilon, target = whole.gradient_norm(trajectory.theta), _target(job, trajectory, settings)
     constants = _constants(job, problem, trajectory, settings, target)
 
+    weights, penalties = whole.weights[rows].tolist(), _penalties(job, history, rows)
+    strength = 0.0 if problem.prior is None else problem.prior.strength
+    mu_r, known = _prior_smoothness(problem.prior, trajectory.theta, settings.search)
+    constants = replace(constants, closed_form=constants.closed_form and known)
     sizes = [Sizes(len(node.support), len(node.query)) for node in chosen]
     shares = problem.weights.tolist()  # of the chosen among themselves
-    weights = whole.weights[rows].tolist()
-    penalties = _penalties(job, history, rows)
-    strength, mu_r = _prior_strength(problem.prior, trajectory.theta, settings)
-    if problem.prior is not None and prior_smoothness(problem.prior) is None:
-        constants = replace(constants, closed_form=False)
+    trained = Sources(constants, shares, sizes, epsilon)
     # Inequalities count the nodes they are given, and mean all.
     some = strength * len(rows) / len(sources)
-    least = tuple(
-        smallest_penalty(constants, weights, some, mu_r, printed) for printed in (False, True)
-    )
-    theorem = check_theorem(
-        algorithm,
-        constants,
-        weights,
-        penalties,
-        some,
-        mu_r,
-        job.model.inference,
-        _other_departures(job),
-    )
+    setting = Setting(constants, weights, penalties, some, mu_r)
+    theorem = check_theorem(algorithm, setting, job.model.inference, _other_departures(job))
     allowed: tuple[float | None, ...] = (None,) * len(trajectory.measurements)
-    if len(rows) == len(sources):
-        allowed = descent_bounds(
-            algorithm, constants, weights, penalties, strength, mu_r, trajectory.measurements
-        )
     bounds = [
         *difference_error_bounds(job, problem, constants, trajectory),
-        *data_size_bounds(problem, constants, shares, sizes, trajectory.theta, epsilon),
+        *data_size_bounds(problem, trained, trajectory.theta),
     ]
     if target is not None:
-        bounds += adaptation_bounds(job, constants, shares, sizes, target, trajectory, epsilon)
+        bounds += adaptation_bounds(job, trained, target, trajectory)
     if problem.prior is not None:
-        bounds += forgetting_bounds(
-            problem.prior, constants, shares, sizes, trajectory.theta, epsilon
-        )
-    if every == 1 and len(rows) == len(sources):
-        bounds += stationarity_bounds(
-            job, constants, theorem, weights, penalties, strength, mu_r, trajectory.measurements
-        )
+        bounds += forgetting_bounds(problem.prior, trained, trajectory.theta)
+    if len(rows) == len(sources):
+        setting = replace(setting, strength=strength)
+        allowed = descent_bounds(algorithm, setting, trajectory.measurements)
+        if every == 1:
+            bounds += stationarity_bounds(job, setting, theorem, trajectory.measurements)
     return Diagnosis(
         trajectory,
         tuple(node.name for node in chosen),
         constants,
         None if target is None else target.name,
         penalties,
-        (least[0], least[1]),
+        (
+            smallest_penalty(constants, weights, some, mu_r),
+            smallest_penalty(constants, weights, some, mu_r, printed=True),
+        ),
         theorem,
         allowed,
-        check_descent(job, constants, theorem, trajectory.measurements, allowed),
+        check_descent(job, constants.closed_form, theorem, trajectory.measurements, allowed),
         tuple(bounds),
         _notes(job, trajectory, len(rows)),
     )
@@ -188,11 +274,9 @@ def _constants(
     settings: DiagnosisSettings,
     target: Node | None,
 ) -> Constants:
-    one: NodeData | None = None
+    rule, one = trajectory.adaptation, None
     if target is not None:
-        data = problem_of(job, [target], trajectory.adaptation).data
-        one = map_leaves(lambda leaf: leaf[0], data)
-    rule = trajectory.adaptation
+        one = map_leaves(lambda leaf: leaf[0], problem_of(job, [target], rule).data)
     if is_softmax_regression(job.model.inference, job.loss):
         return of_softmax_regression(problem.data, rule.step_size, one)
     search = replace(settings.search, nodes=problem.chunk)
@@ -211,15 +295,12 @@ def _penalties(job: Job, history: Sequence[Record], rows: Sequence[int]) -> tupl
     return tuple(rho.tolist())
 
 
-def _prior_strength(
-    prior: Regularizer | None, theta: Tree, settings: DiagnosisSettings
-) -> tuple[float, float]:
-    """λ and μ_r of the prior, the latter by power iteration where there is no formula."""
-    if prior is None:
-        return 0.0, 2.0
-    known = prior_smoothness(prior)
-    if known is not None:
-        return prior.strength, known
+def _prior_smoothness(prior: Regularizer | None, theta: Tree, search: Search) -> tuple[float, bool]:
+    """μ_r of D_h(·, θ_p), and whether it is proven: else power iteration finds a lower bound."""
+    if prior is None or isinstance(prior, SquaredEuclidean):
+        return 2.0, True
+    if isinstance(prior, SquaredMahalanobis):
+        return 2 * max(float(leaf.max()) for leaf in prior.importance.values()), True
     _, pull_back, *_ = torch.func.vjp(prior.gradient, theta)
 
     def product(vector: Tree) -> Tree:
@@ -227,31 +308,28 @@ def _prior_strength(
         return {name: leaf[None] for name, leaf in pull_back(bare)[0].items()}
 
     like = {name: leaf[None] for name, leaf in theta.items()}
-    norm, _ = spectral_norm(product, like, randomness.key(settings.search.seed), settings.search)
-    return prior.strength, float(norm) / prior.strength
+    norm, _ = spectral_norm(product, like, randomness.key(search.seed), search)
+    return float(norm) / prior.strength, False
 
 
 def _other_departures(job: Job) -> tuple[str, ...]:
     """Departures from the theorem that are not the algorithm's."""
+    unbounded = job.loss is squared_error
+    augmentation = job.settings["augmentation"]
     facts = {
         "not all nodes are counted in every round": not full_participation(job),
-        "samples are augmented at random": bool(
-            job.settings["augmentation"]["flip"] or job.settings["augmentation"]["shift"]
-        ),
-        "dropout makes gradients random": bool(job.model.dropouts),
-        "squared error has gradients of any size: no β holds for every θ": job.loss
-        is squared_error,
+        "samples are augmented at random": augmentation["flip"] or augmentation["shift"],
+        "dropout makes gradients random": job.model.dropouts,
+        "squared error has gradients of any size: no β holds for every θ": unbounded,
     }
     return tuple(text for text, departs in facts.items() if departs)
 
 
 def _notes(job: Job, trajectory: Trajectory, nodes: int) -> tuple[str, ...]:
     algorithm, count = diagnosable(job), len(job.federation.sources)
-    close = (
-        "the same bits"
-        if trajectory.deviation == 0
-        else f"losses within {trajectory.deviation:.1g} of those logged"
-    )
+    close = f"losses within {trajectory.deviation:.1g} of those logged"
+    if trajectory.deviation == 0:
+        close = "the same bits"
     notes = [f"{trajectory.rounds} rounds computed again: {close}"]
     if trajectory.deviation > 1e-3:
         notes.append("that is not the same run: what follows is about the one computed here")
@@ -270,3 +348,14 @@ def _notes(job: Job, trajectory: Trajectory, nodes: int) -> tuple[str, ...]:
         "which cannot prove a bound"
     )
     return tuple(notes)
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

@@ -24,7 +24,7 @@ from fedmeta.core.randomness import DiagnosisPurpose
 from fedmeta.core.sample_sets import NodeData, Samples, union
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.theory.constants import Constants, NodeConstants
-from fedmeta.theory.node_axis import broadcast, squared_norms
+from fedmeta.theory.problem import broadcast, squared_norms
 
 Product = Callable[[Tree], Tree]
 """A symmetric linear map for every node, as Hessians are."""
@@ -112,12 +112,16 @@ def _of_nodes(
 ) -> list[NodeConstants]:
     """The constants of some nodes; with a target, the gaps ψ to it as well."""
     count = len(data.support.mask)
-    plain = [_on_every_node(point, count) for point in points]
+    plain = [
+        {name: leaf.expand(count, *leaf.shape) for name, leaf in point.items()} for point in points
+    ]
     adapted = torch.func.vmap(lambda p, d: adapt(objective, adaptation, p, d.support))
     places, everything = [*plain, *(adapted(point, data) for point in plain)], union_of(data)
     found = {
         "smoothness": _largest(smoothness(objective, s, places, search) for s in data),
-        "gradient": _largest(largest_gradient(objective, s, places) for s in data),
+        "gradient": _largest(
+            _norms(_gradients(objective, samples)(place)) for samples in data for place in places
+        ),
         "hessian": _largest(hessian_lipschitz(objective, s, places, search) for s in data),
         "gradient_deviation": _largest(
             gradient_deviation(objective, everything, place) for place in places
@@ -127,9 +131,8 @@ def _of_nodes(
         ),
     }
     if target is not None:
-        whole = union(target)
-        theirs = Samples(*(part.expand(count, *part.shape) for part in whole))
-        gaps = gaps_to(objective, theirs, everything, plain, search)
+        theirs = Samples(*(part.expand(count, *part.shape) for part in union(target)))
+        gaps = _gaps(objective, theirs, everything, plain, search)
         found["gradient_gap"], found["hessian_gap"] = gaps
     names = [each.name for each in fields(NodeConstants) if each.name in found]
     table = torch.stack([found[name].double() for name in names], 1).tolist()
@@ -144,11 +147,6 @@ def smoothness(
     return _largest(
         spectral_norm(hessian(objective, samples, point), point, key, search)[0] for point in points
     )
-
-
-def largest_gradient(objective: Objective, samples: Samples, points: Sequence[Tree]) -> Tensor:
-    """β as the largest ‖∇L(θ)‖ over the points."""
-    return _largest(_norms(_gradients(objective, samples)(point)) for point in points)
 
 
 def hessian_lipschitz(
@@ -182,12 +180,9 @@ def hessian_lipschitz(
 def gradient_deviation(objective: Objective, samples: Samples, point: Tree) -> Tensor:
     """σᵍ = (mean‖∇ℓ_j − ∇L‖²)^½ over the samples of a node, at a point."""
     mean = _gradients(objective, samples)(point)
-    total = torch.zeros_like(samples.mask[:, 0])
-    for place in range(samples.mask.shape[1]):
-        one = _single(samples, place)
-        off = _norms(tree.subtract(_gradients(objective, one)(point), mean))
-        total = total + samples.mask[:, place] * off.square()
-    return (total / samples.mask.sum(1)).sqrt()
+    return _root_mean_square(
+        samples, lambda one: _norms(tree.subtract(_gradients(objective, one)(point), mean))
+    )
 
 
 def hessian_deviation(
@@ -200,31 +195,21 @@ def hessian_deviation(
     """
     kept = Samples(*(part[:, : search.samples] for part in samples))  # padding is at the end
     mean, key = hessian(objective, kept, point), randomness.key(search.seed)
-    total = torch.zeros_like(kept.mask[:, 0])
-    for place in range(kept.mask.shape[1]):
-        off = _difference(hessian(objective, _single(kept, place), point), mean)
-        norm = spectral_norm(off, point, key, search)[0]
-        total = total + kept.mask[:, place] * norm.square()
-    return (total / kept.mask.sum(1)).sqrt()
+
+    def distance(one: Samples) -> Tensor:
+        off = _difference(hessian(objective, one, point), mean)
+        return spectral_norm(off, point, key, search)[0]
+
+    return _root_mean_square(kept, distance)
 
 
-def gaps_to(
-    objective: Objective,
-    target: Samples,
-    sources: Samples,
-    points: Sequence[Tree],
-    search: Search = USUAL,
+def _gaps(
+    objective: Objective, target: Samples, sources: Samples, points: Sequence[Tree], search: Search
 ) -> tuple[Tensor, Tensor]:
     """ψᵍ and ψʰ: the largest ‖∇L_m − ∇L_i‖ and ‖∇²L_m − ∇²L_i‖ over the points.
 
-    The means over the nodes' samples stand for the expected losses that the theory compares.
-
-    Args:
-        objective: model and loss.
-        target: the target's samples, once for every source.
-        sources: theirs.
-        points: where.
-        search: seeds and efforts.
+    The means over the nodes' samples stand for the expected losses that the theory compares. The
+    target's samples are there once for every source.
     """
     gradients, hessians, key = [], [], randomness.key(search.seed)
     for point in points:
@@ -299,14 +284,14 @@ def _direction(key: Tensor, like: Tree) -> Tree:
     return {name: leaf / broadcast(_norms(drawn), leaf) for name, leaf in drawn.items()}
 
 
-def _single(samples: Samples, place: int) -> Samples:
-    """One sample of every node, as if it were a real one."""
-    inputs, labels, mask = (part[:, place : place + 1] for part in samples)
-    return Samples(inputs, labels, torch.ones_like(mask))
-
-
-def _on_every_node(point: Tree, count: int) -> Tree:
-    return {name: leaf.expand(count, *leaf.shape) for name, leaf in point.items()}
+def _root_mean_square(samples: Samples, distance: Callable[[Samples], Tensor]) -> Tensor:
+    """(mean distance²)^½ over the samples of a node, of which each is given alone."""
+    total = torch.zeros_like(samples.mask[:, 0])
+    for place in range(samples.mask.shape[1]):
+        inputs, labels, mask = (part[:, place : place + 1] for part in samples)
+        alone = Samples(inputs, labels, torch.ones_like(mask))  # padding as if it were a real one
+        total = total + mask[:, 0] * distance(alone).square()
+    return (total / samples.mask.sum(1)).sqrt()
 
 
 def _largest(values: Iterable[Tensor]) -> Tensor:

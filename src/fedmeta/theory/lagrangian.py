@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedmeta.core import tree
 from fedmeta.core.tree import Tree
-from fedmeta.theory.node_axis import broadcast, squared_norms
-from fedmeta.theory.problem import Problem
+from fedmeta.theory.problem import Problem, broadcast, squared_norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +29,11 @@ class Snapshot:
     theta: Tree
     local: Tree
     dual: Tree
+
+    @property
+    def gap(self) -> Tree:
+        """θ_i − θ of every node."""
+        return {name: leaf - self.theta[name] for name, leaf in self.local.items()}
 
 
 def snapshot(theta: Tree, before: Tree, after: Tree, penalties: Tensor) -> Snapshot:
@@ -56,10 +60,9 @@ def augmented_lagrangian(problem: Problem, at: Snapshot, penalties: Tensor) -> f
         at: the round.
         penalties: ρ_i, (I,).
     """
-    gap = _consensus_gap(at)
-    inner = torch.stack(
-        [(at.dual[name] * leaf).flatten(1).sum(1) for name, leaf in gap.items()]
-    ).sum(0)
+    gap = at.gap
+    products = [(at.dual[name] * leaf).flatten(1).sum(1) for name, leaf in gap.items()]
+    inner = torch.stack(products).sum(0)
     value = problem.weights * problem.node_values(at.local) + inner
     total = (value + penalties / 2 * squared_norms(gap)).sum()
     return float(total if problem.prior is None else total + problem.prior.value(at.theta))
@@ -67,15 +70,14 @@ def augmented_lagrangian(problem: Problem, at: Snapshot, penalties: Tensor) -> f
 
 def primal_residual(at: Snapshot) -> float:
     """(Σ‖θ_i − θ‖²)^½."""
-    return float(squared_norms(_consensus_gap(at)).sum().sqrt())
+    return float(squared_norms(at.gap).sum().sqrt())
 
 
 def dual_residual(problem: Problem, at: Snapshot, penalties: Tensor) -> float:
     """‖∇_θ𝓛‖ = ‖λ∇D_h(θ) − Σv_i‖ with v_i = y_i + ρ_i(θ_i − θ)."""
-    gap = _consensus_gap(at)
     total = {
         name: (at.dual[name] + broadcast(penalties, leaf) * leaf).sum(0)
-        for name, leaf in gap.items()
+        for name, leaf in at.gap.items()
     }
     if problem.prior is not None:
         total = tree.subtract(total, problem.prior.gradient(at.theta))
@@ -99,8 +101,3 @@ def moves(before: Snapshot, after: Snapshot) -> Moves:
     nodes = squared_norms(tree.subtract(after.local, before.local)).tolist()
     step = tree.squared_norm(tree.subtract(after.theta, before.theta))
     return Moves(tuple(nodes), float(step))
-
-
-def _consensus_gap(at: Snapshot) -> Tree:
-    """θ_i − θ of every node."""
-    return {name: leaf - at.theta[name] for name, leaf in at.local.items()}

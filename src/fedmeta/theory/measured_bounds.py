@@ -13,12 +13,12 @@ from fedmeta.data.federation import Node
 from fedmeta.models.losses import cross_entropy, squared_error
 from fedmeta.priors import Bregman, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.priors.regularizer import part
-from fedmeta.theory.bounds import Bound, Sizes, adaptation_bound, data_size, forgetting
+from fedmeta.theory.bounds import Bound, Forgetting, Sizes, Sources, adaptation_bound, data_size
 from fedmeta.theory.constants import Constants, times
-from fedmeta.theory.descent import difference_step
+from fedmeta.theory.descent import difference_step, stationarity
 from fedmeta.theory.estimation import union_of
+from fedmeta.theory.penalties import Setting
 from fedmeta.theory.problem import Problem, difference_errors
-from fedmeta.theory.rate import stationarity
 from fedmeta.theory.theorem_check import TheoremCheck, Verdict, check_bound
 from fedmeta.theory.trajectory import Measurement, Trajectory, diagnosable, problem_of
 from fedmeta.training.job import Job
@@ -48,59 +48,32 @@ def difference_error_bounds(
     for printed in _FORMS:
         bounds = []
         for node, error, length in zip(constants.nodes, errors, lengths, strict=True):
-            square = node.gradient**2 if printed else length**2 / 2
-            name = "δζβ²" if printed else "δζ‖r‖²/2"
+            name, square = ("δζβ²", node.gradient**2) if printed else ("δζ‖r‖²/2", length**2 / 2)
             terms = {name: times(step, node.hessian, square)}
             bounds.append(Bound("difference error", printed, error, terms))
-        found.append(_measured(min(bounds, key=lambda bound: bound.slack), constants))
+        worst = min(bounds, key=lambda bound: bound.slack)
+        found.append(_measured(worst, constants.closed_form))
     return found
 
 
-def data_size_bounds(
-    problem: Problem,
-    constants: Constants,
-    weights: Sequence[float],
-    sizes: Sequence[Sizes],
-    theta: Tree,
-    epsilon: float,
-) -> list[MeasuredBound]:
+def data_size_bounds(problem: Problem, sources: Sources, theta: Tree) -> list[MeasuredBound]:
     """Data size: all samples of a node stand for its expected loss, as support and as query set."""
     everything = union_of(problem.data)
     expected = replace(problem, data=NodeData(everything, everything))
-    left, estimated = expected.gradient_norm(theta), replace(constants, closed_form=False)
-    bounds = (data_size(constants, weights, sizes, left, epsilon, printed) for printed in _FORMS)
-    return [_measured(bound, estimated) for bound in bounds]
+    left = expected.gradient_norm(theta)
+    return [_measured(data_size(sources, left, printed), False) for printed in _FORMS]
 
 
 def adaptation_bounds(
-    job: Job,
-    constants: Constants,
-    weights: Sequence[float],
-    sizes: Sequence[Sizes],
-    target: Node,
-    trajectory: Trajectory,
-    epsilon: float,
+    job: Job, sources: Sources, target: Node, trajectory: Trajectory
 ) -> list[MeasuredBound]:
     """Adaptation: ‖∇F_m‖ of the target on its own few samples."""
     left = problem_of(job, [target], trajectory.adaptation).gradient_norm(trajectory.theta)
     own = Sizes(len(target.support), len(target.query))
-    estimated = replace(constants, closed_form=False)
-    return [
-        _measured(
-            adaptation_bound(constants, weights, sizes, own, left, epsilon, printed), estimated
-        )
-        for printed in _FORMS
-    ]
+    return [_measured(adaptation_bound(sources, own, left, printed), False) for printed in _FORMS]
 
 
-def forgetting_bounds(
-    prior: Any,
-    constants: Constants,
-    weights: Sequence[float],
-    sizes: Sequence[Sizes],
-    theta: Tree,
-    epsilon: float,
-) -> list[MeasuredBound]:
+def forgetting_bounds(prior: Any, sources: Sources, theta: Tree) -> list[MeasuredBound]:
     """Forgetting: how far D_h may be from 0, by the distance and, for ‖θ − θ_p‖², by itself.
 
     None for divergences of functions of θ, such as outputs: they need not be convex in θ.
@@ -110,24 +83,17 @@ def forgetting_bounds(
     left = float(prior.value(theta)) / prior.strength
     gap = tree.subtract(part(theta, prior.prior), prior.prior)
     distance = float(tree.squared_norm(gap).sqrt())
-    found = []
+    found, closed_form = [], sources.constants.closed_form
     for printed in _FORMS:
-        bounds = forgetting(constants, weights, sizes, prior.strength, epsilon, printed)
-        found.append(_measured(bounds.divergence(left, distance), constants))
+        bounds = Forgetting(sources, prior.strength, printed)
+        found.append(_measured(bounds.divergence(left, distance), closed_form))
         if isinstance(prior, SquaredEuclidean):
-            found.append(_measured(bounds.strongly_convex(left, 2.0), constants))
+            found.append(_measured(bounds.strongly_convex(left, 2.0), closed_form))
     return found
 
 
 def stationarity_bounds(
-    job: Job,
-    constants: Constants,
-    theorem: TheoremCheck,
-    weights: Sequence[float],
-    penalties: Sequence[float],
-    strength: float,
-    mu_r: float,
-    measurements: Sequence[Measurement],
+    job: Job, setting: Setting, theorem: TheoremCheck, measurements: Sequence[Measurement]
 ) -> list[MeasuredBound]:
     """Stationarity: the smallest ‖∇F‖², for runs that the theorem is about with exact curvature."""
     algorithm = diagnosable(job)
@@ -138,9 +104,9 @@ def stationarity_bounds(
     if not covered or first is None or rounds < 2:
         return []
     left = min(one.gradient_norm for one in measurements[1:]) ** 2
-    bound = stationarity(constants, weights, penalties, rounds, left, first, 0.0, strength, mu_r)
-    return [_measured(bound, constants)]
+    bound = stationarity(setting, rounds, left, first)
+    return [_measured(bound, setting.constants.closed_form)]
 
 
-def _measured(bound: Bound, constants: Constants) -> MeasuredBound:
-    return MeasuredBound(bound, check_bound(bound, constants))
+def _measured(bound: Bound, closed_form: bool) -> MeasuredBound:
+    return MeasuredBound(bound, check_bound(bound, closed_form))

@@ -11,6 +11,34 @@ _MARGIN = 1e-9  # the inequalities are strict; this much more than the boundary 
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A run as the theorem sees it.
+
+    Args:
+        constants: of the sources; ν comes from them.
+        weights: w_i, which sum to 1.
+        penalties: ρ_i > 0.
+        strength: λ of the prior; 0 without one.
+        mu_r: smoothness of D_h(·, θ_p): 2 for ‖θ − θ_p‖², 2·max A for Mahalanobis.
+    """
+
+    constants: Constants
+    weights: Sequence[float]
+    penalties: Sequence[float]
+    strength: float = 0.0
+    mu_r: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_positive("weights", self.weights, len(self.constants.nodes))
+        check_positive("penalties", self.penalties, len(self.constants.nodes))
+
+    @property
+    def pull(self) -> float:
+        """p = λμ_r/I, a node's share of the prior's smoothness."""
+        return self.strength * self.mu_r / len(self.constants.nodes)
+
+
+@dataclass(frozen=True)
 class Inequality:
     """left > right at one node.
 
@@ -40,42 +68,24 @@ class Inequality:
         return self.slack > 0
 
 
-def inequalities(
-    constants: Constants,
-    weights: Sequence[float],
-    penalties: Sequence[float],
-    strength: float,
-    mu_r: float,
-    printed: bool,
-) -> tuple[Inequality, ...]:
-    """The inequalities on ρ at every node, with what they are worth at the given penalties.
+def inequalities(setting: Setting, printed: bool) -> tuple[Inequality, ...]:
+    """The inequalities on ρ at every node, as printed or as derived.
 
         ρ/2 > 4wν             every node's step lowers 𝓛
         a_p > 0               so does the platform's, with
                               a_p = ρ/2 − 2w²ν²(4wν/ρ² + 1/ρ) − λμ_r/(2I)
         ρ > 3wν               𝓛 is bounded below; printed as ρ > 3ν
 
-    Args:
-        constants: of the sources; ν comes from them.
-        weights: w_i, which sum to 1.
-        penalties: ρ_i > 0.
-        strength: λ of the prior; 0 without one.
-        mu_r: smoothness of D_h(·, θ_p): 2 for ‖θ − θ_p‖², 2·max A for Mahalanobis.
-        printed: as the paper prints them, or as its proof gives them.
-
     Reference: Yue et al., MobiHoc 2021, theorem 1.
     """
-    count = len(constants.nodes)
-    check_positive("weights", weights, count)
-    check_positive("penalties", penalties, count)
-    found = []
-    nodes = zip(constants.nu(printed), weights, penalties, strict=True)
+    found, pull = [], setting.pull
+    nodes = zip(setting.constants.nu(printed), setting.weights, setting.penalties, strict=True)
     for node, (nu, w, rho) in enumerate(nodes):
-        a_p, pull = platform_coefficient(rho, w * nu, strength * mu_r / count), strength * mu_r
+        a_p = platform_coefficient(rho, w * nu, pull)
         third, name = (nu, "ρ > 3ν") if printed else (w * nu, "ρ > 3wν")
         found += [
             Inequality("ρ/2 > 4wν", node, printed, rho / 2, 4 * w * nu, 8 * w * nu),
-            Inequality("a_p > 0", node, printed, a_p, 0.0, _root(w * nu, pull / count)),
+            Inequality("a_p > 0", node, printed, a_p, 0.0, _root(w * nu, pull)),
             Inequality(name, node, printed, rho, 3 * third, 3 * third),
         ]
     return tuple(found)
@@ -96,9 +106,10 @@ def smallest_penalty(
         >>> [round(rho, 3) for rho in smallest_penalty(constants, [0.5])]
         [16.0]
     """
-    guess = [1.0] * len(constants.nodes)
-    least = [0.0] * len(guess)
-    for one in inequalities(constants, weights, guess, strength, mu_r, printed):
+    least = [0.0] * len(constants.nodes)
+    any_penalties = [1.0] * len(least)
+    setting = Setting(constants, weights, any_penalties, strength, mu_r)
+    for one in inequalities(setting, printed):
         least[one.node] = max(least[one.node], one.least)
     # With ν = 0 and no prior every positive ρ will do.
     return tuple(max(rho * (1 + _MARGIN), _MARGIN) for rho in least)

@@ -123,7 +123,9 @@ def recompute(
                 iterates.append(sent)
             state, nodes, metrics = engine.round(state, nodes, number)
             logged = loss_of(history[number - 1])
-            deviation = max(deviation, _relative_difference(metrics.get("meta_loss"), logged))
+            here = metrics.get("meta_loss")
+            if here is not None and logged is not None:
+                deviation = max(deviation, abs(here - logged) / max(abs(logged), 1e-30))
             if due:
                 now = replace(problem, adaptation=rule)
                 measured, taken = _measure(job, now, number, sent, duals, nodes)
@@ -226,9 +228,3 @@ def _full_batch(algorithm: ADMMFedMeta, state: PlatformState) -> Adaptation:
 def _in_float64(a: Tree) -> Tree:
     """A copy in float64."""
     return {name: leaf.to(torch.float64, copy=True) for name, leaf in a.items()}
-
-
-def _relative_difference(here: float | None, logged: float | None) -> float:
-    if here is None or logged is None:
-        return 0.0
-    return abs(here - logged) / max(abs(logged), 1e-30)
