@@ -1,24 +1,30 @@
-"""A fleet as processes: the platform's SuperLink with its keys and its run, and the edges."""
+"""A fleet as processes: the platform's SuperLink with its keys and its run, and the edges.
+
+The run is in another process, seen through its folder: rounds as they come, and how it ended.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedmeta.core.errors import FedmetaError
+from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import read_json, write_json, writing
 from fedmeta.fleet import flower_commands as programs
-from fedmeta.fleet.flower_commands import Credentials
-from fedmeta.fleet.follow import RunFollower, is_running
-from fedmeta.fleet.plan import FOLDER
+from fedmeta.fleet.flower_commands import Credentials, ProgramError
+from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.server_app import OUTCOME
 from fedmeta.training.callbacks import Callback
 
 APP, LOG = "app", "superlink.log"
 _REGISTERED = "registered.json"
+_POLL, _SILENCE = 0.5, 60.0  # seconds between reads; without new rounds before Flower is asked
 
 
 @dataclass(frozen=True)
@@ -116,11 +122,66 @@ def run_to_end(
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
     (host.place / OUTCOME).unlink(missing_ok=True)
-    follower = RunFollower(host.folder, callbacks)
+    seen = len(RunFolder(host.folder).history())
     programs.finished(programs.submit(host.place / APP, host.folder), host.home)
 
     def is_alive() -> bool:
         listing = ["flwr", "list", programs.LINK, "--format", "json"]
         return is_running(programs.finished(listing, host.home))
 
-    follower.until_end(superlink, is_alive)
+    follow(host.folder, seen, callbacks, superlink, is_alive)
+
+
+def follow(
+    folder: Path,
+    seen: int,
+    callbacks: Sequence[Callback],
+    superlink: subprocess.Popen[bytes],
+    is_alive: Callable[[], bool],
+) -> None:
+    """Follow a run that the platform's process writes, to its end.
+
+    Args:
+        folder: of the run.
+        seen: rounds that it had before.
+        callbacks: called after every further round.
+        superlink: that carries it.
+        is_alive: asks Flower whether the run still goes on; asked only in long silence.
+
+    Raises:
+        FedmetaError: that ended it, as the platform's process said.
+    """
+    rounds = int(Plan.load(folder).table.get("training", {}).get("rounds", 100))
+    outcome, started, last = folder / FOLDER / OUTCOME, False, time.monotonic()
+    while True:
+        ended = outcome.exists()  # looked at first: rounds that were written before it are read
+        history = RunFolder(folder).history()
+        if history and not started:
+            started = True
+            for callback in callbacks:
+                callback.on_start(seen + 1, rounds)
+        for record in history[seen:]:
+            last = time.monotonic()
+            for callback in callbacks:
+                callback.on_round(record)
+        seen = max(seen, len(history))
+        if ended:
+            break
+        if superlink.poll() is not None:
+            raise ProgramError("Flower's SuperLink has ended", "go on with --resume")
+        if time.monotonic() - last > _SILENCE:
+            last = time.monotonic()
+            if not is_alive() and not outcome.exists():
+                raise ProgramError("the platform's process has ended", "go on with --resume")
+        time.sleep(_POLL)
+    told = read_json(outcome, "outcome of the run")
+    if told["code"] != 0:
+        error = FedmetaError(told["problem"], told["remedy"])
+        error.exit_code = told["code"]
+        raise error
+
+
+def is_running(listing: str) -> bool:
+    """Whether the newest run in what `flwr list --format json` printed still goes on."""
+    runs = json.loads(listing).get("runs", [])
+    return bool(runs) and not str(runs[0].get("status", "")).startswith("finished")

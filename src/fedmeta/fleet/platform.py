@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -26,14 +26,7 @@ from fedmeta.fleet.edge_table import EdgeStatus, read_edges, write_edges
 from fedmeta.fleet.message import Message, flatten, unpack_contribution
 from fedmeta.fleet.roster import Member, Roster
 from fedmeta.fleet.secure_rounds import mask_facts, read_masked, unmask_sum
-from fedmeta.fleet.transport import (
-    FleetError,
-    FleetSettings,
-    Transport,
-    check_name,
-    checked_reply,
-    wait_until_connected,
-)
+from fedmeta.fleet.transport import EdgeLink, FleetError, check_name, checked_reply
 from fedmeta.training.ending import diverged
 from fedmeta.training.job import Job
 from fedmeta.uplink.guard import Reply, Verdict, judge
@@ -60,26 +53,13 @@ class FleetEngine:
     Args:
         job: what is trained.
         roster: the edges, as of the newest checkpoint.
-        transport: reaches them.
-        settings: quorum and deadline.
-        request: facts that every message has: run, starts of the platform, settings table.
+        link: reaches them.
         folder: where roster and table of edges are kept.
-        waiting: called with a line of text while the platform waits for edges.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        roster: Roster,
-        transport: Transport,
-        settings: FleetSettings,
-        request: Mapping[str, Any],
-        folder: Path,
-        waiting: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._job, self._roster, self._transport = job, roster, transport
-        self._settings, self._request, self._folder = settings, dict(request), folder
-        self._waiting, self._notes = waiting, list[str]()
+    def __init__(self, job: Job, roster: Roster, link: EdgeLink, folder: Path) -> None:
+        self._job, self._roster, self._link, self._folder = job, roster, link, folder
+        self._notes: list[str] = []
         self._refused: set[int] = set()
         before = {row.name: replace(row, state="waiting") for row in read_edges(folder)}
         self._status = {
@@ -122,7 +102,7 @@ class FleetEngine:
         shared = self._job.algorithm.broadcast(state)
         for attempt in range(_ATTEMPTS):
             asked = self._asked(number, attempt)
-            least = math.ceil(self._settings.quorum * len(asked))
+            least = math.ceil(self._link.settings.quorum * len(asked))
             if self._job.uplink.secure_aggregation:
                 least = max(least, FEWEST)
             answers = self._answers(asked, shared, counted, number, attempt, least)
@@ -167,28 +147,30 @@ class FleetEngine:
 
     def _note(self, line: str) -> None:
         self._notes.append(line)
-        self._waiting(line)
+        self._link.waiting(line)
 
     def _admit(self, state: PlatformState, counted: Tree, number: int) -> PlatformState:
         """Take in edges that are new, or back under another address, at a round's beginning."""
         known = {member.address for member in self._roster.members}
-        connected = self._transport.connected()
+        connected = self._link.transport.connected()
         strangers = {*connected} - known - self._refused
         if not strangers:
             return state
-        question = Message(self._request)
-        answers = self._transport.ask(
-            "introduce", dict.fromkeys(strangers, question), self._settings.deadline
-        )
         before, members = self._roster, len(self._roster.members)
-        for address, answer in sorted(answers.items()):
+        for address, answer in sorted(self._link.introduced(strangers).items()):
             try:
                 if isinstance(answer, str) or "refused" in answer.facts:
                     why = answer if isinstance(answer, str) else answer.facts["refused"]
                     self._note(f"an edge could not introduce itself: {why}")
                     continue
                 check_name(answer, connected[address])
-                self._check_address(answer)
+                name = str(answer.facts["name"])
+                # Keys prove addresses: who comes from another one is not who it says it is.
+                if self._link.settings.authenticated and self._roster.named(name) is not None:
+                    raise FleetError(
+                        f"an edge with another key calls itself {name}",
+                        "give every edge its own name",
+                    )
                 self._roster = self._roster.with_member(answer, address, number)
             except FedmetaError as error:
                 self._refused.add(address)
@@ -209,14 +191,6 @@ class FleetEngine:
             state, self._job.model.theta, Fleet(new.sum(), len(new))
         )
 
-    def _check_address(self, introduction: Message) -> None:
-        """Keys prove addresses: who comes from another one is not who it says it is."""
-        name = str(introduction.facts["name"])
-        if self._settings.authenticated and self._roster.named(name) is not None:
-            raise FleetError(
-                f"an edge with another key calls itself {name}", "give every edge its own name"
-            )
-
     def _asked(self, number: int, attempt: int) -> list[Member]:
         """Who is asked in a round: a seeded share of the edges."""
         draws = self._draws if attempt == 0 else randomness.fold(self._draws, attempt)
@@ -234,20 +208,18 @@ class FleetEngine:
         least: int,
     ) -> dict[str, Answer]:
         """What the edges that answered well have answered, by name."""
-        end = time.monotonic() + self._settings.deadline
+        end = time.monotonic() + self._link.settings.deadline
         # After a start everyone gets the time to come back; later a round waits for a quorum alone.
         enough = len(asked) if self._fresh else least
-        here = wait_until_connected(
-            self._transport, [m.address for m in asked], enough, end, self._waiting
-        )
+        here = self._link.connected([m.address for m in asked], enough, end)
         self._fresh = False
         vector = flatten(shared, list(shared))
         parties = [member for member in asked if member.address in here]
         masks = {}
         if self._job.uplink.secure_aggregation:
-            masks = mask_facts(parties, self._request["life"], attempt)
+            masks = mask_facts(parties, self._link.request["life"], attempt)
         messages = {m.address: self._message(m, vector, counted, number, masks) for m in parties}
-        replies = self._transport.ask("round", messages, max(end - time.monotonic(), 1.0))
+        replies = self._link.ask("round", messages, end)
         read: dict[str, Contribution] = {}
         before = {name: (row.bytes_down, row.bytes_up) for name, row in self._status.items()}
         for member in asked:
@@ -288,9 +260,7 @@ class FleetEngine:
         if not self._job.uplink.secure_aggregation:
             return judge(self._job.uplink.guard, known, shared)
         addresses = {member.name: member.address for member in self._roster.members}
-        facts = {**self._request, **asked}
-        left = max(end - time.monotonic(), 1.0)
-        opened = unmask_sum(self._transport, addresses, known, facts, shared, left)
+        opened = unmask_sum(self._link, addresses, known, asked, shared, end)
         for name, size in opened.down.items():
             self._status[name].bytes_down += size
         for name, size in opened.up.items():
@@ -328,7 +298,7 @@ class FleetEngine:
         self, member: Member, reply: Message | str, shared: Tree, number: int
     ) -> Contribution:
         """What a reply adds to the sum, if it is one; whether it may is the guard's to say."""
-        asked = {"run": self._request["run"], "round": number, "name": member.name}
+        asked = {"run": self._link.request["run"], "round": number, "name": member.name}
         reply = checked_reply(reply, asked)
         if self._job.uplink.secure_aggregation:
             return read_masked(reply, shared)
@@ -344,13 +314,11 @@ class FleetEngine:
     ) -> Message:
         """What an edge is sent in a round."""
         last = int(counted[member.name])
-        base = self._roster.base_message(member)
-        facts = {**self._request, **base.facts, "round": number, "counted": last, **masks}
-        tensors = {"shared": vector, **base.tensors}
+        facts, tensors = {"round": number, "counted": last, **masks}, {"shared": vector}
         if last == 0 and number > 1:  # what its nodes start from was sent to others long ago
             theta = self._job.model.theta
             tensors["start"] = flatten(theta, list(theta))
-        return Message(facts, tensors)
+        return self._roster.message(member, self._link.request, facts, tensors)
 
     def _added_up(self, answers: Mapping[str, Answer]) -> tuple[Contribution, Tensor]:
         """Σ of the edges' sums in the order of the roster, and the places of their nodes."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fedmeta.core.errors import DataError
 from fedmeta.core.serialization import from_plain, to_plain
@@ -125,15 +126,21 @@ class Roster:
             (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
         )
 
-    def base_message(self, member: Member) -> Message:
-        """What every message to an edge says of the fleet it is a part of."""
-        facts = {
+    def message(
+        self,
+        member: Member,
+        request: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+    ) -> Message:
+        """A message to an edge: of the run, of the fleet it is a part of, and its own content."""
+        about = {
             "name": member.name,
             "data": member.data,
             "share": asdict(self.share(member)),
             "task": asdict(self.common.task),
         }
-        return Message(facts, self.scaling.tensors())
+        return Message({**request, **about, **facts}, {**self.scaling.tensors(), **tensors})
 
     def with_member(self, introduction: Message, address: int, first: int) -> Roster:
         """With an edge that has introduced itself: a new one, or a known one that has come back."""

@@ -19,7 +19,7 @@ from fedmeta.core import tree
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.roster import Member
-from fedmeta.fleet.transport import Transport
+from fedmeta.fleet.transport import EdgeLink
 from fedmeta.uplink.guard import Guard, Reply, Verdict, judge
 from fedmeta.uplink.masking import (
     FEWEST,
@@ -101,34 +101,34 @@ class Unmasked(NamedTuple):
 
 
 def unmask_sum(
-    transport: Transport,
+    link: EdgeLink,
     addresses: Mapping[str, int],
     replies: Mapping[str, Reply],
-    facts: Mapping[str, Any],
+    asked: Mapping[str, Any],
     shared: Tree,
-    deadline: float,
+    end: float,
 ) -> Unmasked:
     """Open the sum of the edges that have answered; nobody is counted if it stays closed.
 
     Args:
-        transport: reaches them.
+        link: reaches them.
         addresses: of edges, by name.
         replies: from `read_masked`, with what the platform knows of each, by name.
-        facts: run, round and `mask_facts`, as edges were told.
+        asked: round and `mask_facts`, as edges were told.
         shared: what they were sent.
-        deadline: longest wait, in s.
+        end: when to wait no longer, on the monotonic clock.
     """
-    arrived = list(replies)
+    arrived, facts = list(replies), {**link.request, **asked}
     if len(arrived) < FEWEST:
         reason = f"{FEWEST} sums must arrive before their seeds may be asked for"
-        return Unmasked(Verdict({}, dict.fromkeys(arrived, reason), {}), {}, {})
+        return _nobody_counted(arrived, {}, reason)
     kinds = {tuple(reply.contribution.metrics) for reply in replies.values()}
     if len(kinds) > 1:
         return _nobody_counted(arrived, {}, "edges send different metrics")
     questions = {
         addresses[name]: Message({**facts, "name": name, "arrived": arrived}) for name in arrived
     }
-    answers = transport.ask("reveal", questions, deadline)
+    answers = link.ask("reveal", questions, end)
     down = {name: questions[addresses[name]].size for name in arrived}
     seeds: dict[str, dict[str, str]] = {}
     refused, up = {}, {}
