@@ -187,8 +187,8 @@ def _run(name: str, folder: Path) -> Row:
         status=str(summary["status"]),
         rounds=int(summary["rounds"]),
         metric=str(summary["metric"]),
-        before=_mean(summary["target_metric"].get("0")),
-        after=_mean(summary["target_metric"].get(steps)),
+        before=_number((summary["target_metric"].get("0") or {}).get("mean")),
+        after=_number((summary["target_metric"].get(steps) or {}).get("mean")),
     )
 
 
@@ -235,10 +235,6 @@ def _data_name(settings: Mapping[str, Any]) -> str:
 def _written(file: Path) -> str:
     """When a file was written, as runs write their dates."""
     return datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
-
-
-def _mean(statistics: Mapping[str, Any] | None) -> float | None:
-    return None if statistics is None else _number(statistics.get("mean"))
 
 
 def _number(value: Any) -> float | None:
