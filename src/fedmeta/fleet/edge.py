@@ -164,12 +164,14 @@ def take_part(home: Path, request: Message) -> Message:
             restore(nodes, kept)
         total = engine.contributed(shared, nodes, asked.round)
         wire, left = _shortened(job.uplink.compression, total, kept, asked)
+    names = [node.name for node in job.federation.sources]
+    refused = [f"node {name} was refused {n} times" for name, n in refusals(nodes, names).items()]
     about = {
         "round": asked.round,
         "run": facts["run"],
         "name": facts["name"],
         "seconds": round(time.perf_counter() - started, 3),
-        "notes": [*engine.notes(), *_refusals(nodes, job)][:_NOTES],
+        "notes": [*engine.notes(), *refused][:_NOTES],
     }
     if job.uplink.secure_aggregation:
         hidden = mask_sum(home, facts, total, shared)
@@ -221,12 +223,6 @@ def _shortened(
     return wire, {_RESIDUAL: tree.subtract(wanted, compression.decoded(wire, wanted))}
 
 
-def _refusals(nodes: NodeState, job: Job) -> list[str]:
-    """Which nodes the edge's own guard has refused, and how often."""
-    names = [node.name for node in job.federation.sources]
-    return [f"node {name} was refused {n} times" for name, n in refusals(nodes, names).items()]
-
-
 def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
     """What this edge has to compute, with its own data and machine."""
     facts = request.facts
@@ -237,10 +233,6 @@ def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
             f"the data of edge {edge.name} are no longer those it joined with",
             "put them back, or start the edge in a new folder under another name",
         )
-    task = facts["task"]
-    federation = with_classes(
-        federation, Task(task["kind"], task["outputs"], tuple(task["class_names"]))
-    )
+    federation = with_classes(federation, from_plain(Task, facts["task"], "task"))
     job = prepare(settings, federation, scaling=Scaling.from_tensors(request.tensors))
-    share = facts["share"]
-    return job, Share(share["samples"], share["first"], tuple(share["sizes"]))
+    return job, from_plain(Share, facts["share"], "share")

@@ -17,12 +17,12 @@ from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import read_json, write_json, writing
 from fedmeta.fleet import flower_commands as programs
-from fedmeta.fleet.flower_commands import Credentials, ProgramError
+from fedmeta.fleet.flower_commands import ProgramError
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.server_app import OUTCOME
 from fedmeta.training.callbacks import Callback
 
-APP, LOG = "app", "superlink.log"
+APP = "app"
 _REGISTERED = "registered.json"
 _POLL, _SILENCE = 0.5, 60.0  # seconds between reads; without new rounds before Flower is asked
 
@@ -35,13 +35,13 @@ class Host:
         folder: of the run; has a plan and, in its folder `fleet`, an app.
         address: host name or address to listen at.
         port: to listen at.
-        credentials: None: neither encrypted nor authenticated.
+        certs: folder of the keys; None: neither encrypted nor authenticated.
     """
 
     folder: Path
     address: str
     port: int
-    credentials: Credentials | None
+    certs: Path | None
 
     @property
     def place(self) -> Path:
@@ -53,15 +53,10 @@ class Host:
         """Flower's own folder."""
         return self.place / "flower"
 
-    @property
-    def log(self) -> Path:
-        """What Flower says."""
-        return self.place / LOG
-
     def commands(self, keys: Sequence[Path]) -> list[list[str]]:
         """All that is started here, in Flower's own words."""
         return [
-            programs.superlink(self.place, self.address, self.port, self.credentials),
+            programs.superlink(self.place, self.address, self.port, self.certs),
             *(programs.register(key) for key in keys),
             programs.submit(self.place / APP, self.folder),
         ]
@@ -73,27 +68,20 @@ def running_platform(host: Host, keys: Sequence[Path]) -> Iterator[subprocess.Po
     programs.check_free(host.address, host.port)
     with writing(host.place):
         host.place.mkdir(parents=True, exist_ok=True)
-    programs.write_config(host.home, host.port, host.credentials)
-    command, *_ = host.commands([])
-    with programs.running(command, host.home, host.log) as process:
-        programs.await_port("127.0.0.1", host.port, process, host.log)
+    programs.write_config(host.home, host.port, host.certs)
+    command, log = host.commands([])[0], host.place / "superlink.log"
+    with programs.running(command, host.home, log) as process:
+        programs.await_port("127.0.0.1", host.port, process, log)
         _register_only(host, keys)
         yield process
 
 
 @contextmanager
 def running_edge(
-    name: str, home: Path, platform: str, credentials: Credentials | None
+    name: str, home: Path, platform: str, certs: Path | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """An edge's SuperNode and its worker, as long as the context lasts.
-
-    Args:
-        name: of the edge.
-        home: its folder.
-        platform: HOST:PORT to join.
-        credentials: None: neither encrypted nor authenticated.
-    """
-    node = programs.supernode(name, home, platform, programs.free_port(), credentials)
+    """An edge's SuperNode (see `supernode`) and its worker, as long as the context lasts."""
+    node = programs.supernode(name, home, platform, certs)
     flower, worker = home / "flower", programs.worker(home)
     with (
         programs.running(worker, flower, home / "worker.log"),

@@ -23,7 +23,6 @@ from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.app_bundle import shipped, write_app
 from fedmeta.fleet.certificates import make_authority, make_node, make_server
 from fedmeta.fleet.edge import Edge
-from fedmeta.fleet.flower_commands import Credentials
 from fedmeta.fleet.launch import APP, Host, run_to_end, running_edge, running_platform
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
@@ -121,15 +120,12 @@ def run_trial(
         callbacks: called after every round.
     """
     homes = sorted(place.glob("edge-*"))
-    credentials = None if certs is None else Credentials(certs)
     keys = [] if certs is None else [certs / "nodes" / f"{home.name}.pub" for home in homes]
-    host = Host(folder.absolute(), "127.0.0.1", port or programs.free_port(), credentials)
+    host = Host(folder.absolute(), "127.0.0.1", port or programs.free_port(), certs)
     with ExitStack() as stack:
         superlink = stack.enter_context(running_platform(host, keys))
         for home in homes:
-            stack.enter_context(
-                running_edge(home.name, home, f"127.0.0.1:{host.port}", credentials)
-            )
+            stack.enter_context(running_edge(home.name, home, f"127.0.0.1:{host.port}", certs))
         run_to_end(host, superlink, callbacks)
 
 

@@ -116,14 +116,20 @@ class FleetEngine:
             )
         else:
             self._publish()
+            silent = next(self._status[m.name] for m in asked if m.name not in answers)
             raise FleetError(
                 f"round {number} had too few edges {_ATTEMPTS} times in a row "
                 f"({len(answers)} of {len(asked)} answered, {least} are needed; "
-                f"{self._silent(asked, answers)})",
+                f"{silent.name}: {silent.state.removeprefix('not counted: ')})",
                 "bring edges back and go on with --resume, or lower --quorum",
             )
         total, rows = self._added_up(answers)
-        total = self._released(total, number)
+        total = self._job.uplink.released(  # under central privacy with noise
+            total,
+            self._weights.max(),
+            self._job.spec.participation.fraction * self.fleet.penalty,
+            randomness.fold(self._secret, number).to(self._weights.device),
+        )
         for name in answers:
             counted[name] = torch.full((), number, dtype=torch.int64)
             self._status[name].rounds += 1
@@ -256,7 +262,16 @@ class FleetEngine:
         end: float,
     ) -> Verdict:
         """Who is counted; where sums are masked, they are opened first."""
-        known = self._as_known(read)
+        rows = self._roster.rows()
+        known = {  # what they have sent beside what the platform itself knows of their shares
+            name: Reply(
+                read[name],
+                share=float(self._weights[rows[name]].sum()),
+                weight=float(self._penalties[rows[name]].sum()),
+            )
+            for name in rows
+            if name in read
+        }
         if not self._job.uplink.secure_aggregation:
             return judge(self._job.uplink.guard, known, shared)
         addresses = {member.name: member.address for member in self._roster.members}
@@ -270,29 +285,6 @@ class FleetEngine:
     def _not_counted(self, name: str, number: int, reason: str) -> None:
         self._status[name].state = f"not counted: {reason}"
         self._note(f"round {number}: edge {name} was not counted: {reason}")
-
-    def _as_known(self, read: Mapping[str, Contribution]) -> dict[str, Reply]:
-        """What edges have sent beside what the platform itself knows of their shares."""
-        rows = self._roster.rows()
-        return {
-            name: Reply(
-                read[name],
-                share=float(self._weights[rows[name]].sum()),
-                weight=float(self._penalties[rows[name]].sum()),
-            )
-            for name in rows
-            if name in read
-        }
-
-    def _released(self, total: Contribution, number: int) -> Contribution:
-        """The sum as the platform may look at it: under central privacy with noise."""
-        fraction = self._job.spec.participation.fraction
-        return self._job.uplink.released(
-            total,
-            self._weights.max(),
-            fraction * self.fleet.penalty,
-            randomness.fold(self._secret, number).to(self._weights.device),
-        )
 
     def _read(
         self, member: Member, reply: Message | str, shared: Tree, number: int
@@ -327,10 +319,6 @@ class FleetEngine:
         total = reduce(lambda one, other: map_leaves(torch.add, one, other), parts)
         places = torch.cat([torch.arange(each.start, each.stop) for each in rows.values()])
         return total, places.to(self._weights.device)
-
-    def _silent(self, asked: Sequence[Member], answers: Mapping[str, object]) -> str:
-        first = next(member for member in asked if member.name not in answers)
-        return f"{first.name}: {self._status[first.name].state.removeprefix('not counted: ')}"
 
     def _publish(self) -> None:
         write_edges(self._folder, [self._status[member.name] for member in self._roster.members])

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmeta.core import tree
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.tree import Tree
-from fedmeta.fleet.message import Message, pack_model, unflatten
+from fedmeta.fleet.message import Message, model_bytes, unflatten
 from fedmeta.fleet.roster import Roster
 from fedmeta.fleet.transport import EdgeLink, FleetError, checked_reply
 from fedmeta.models.meta_model import MetaModel
@@ -54,7 +54,10 @@ def _sums(
     """Σ over edges, in the order of the roster, of what they reply."""
     addresses = {member.name: member.address for member in roster.members}
     least = math.ceil(link.settings.quorum * len(addresses))
-    content = {name: pack_model(model) for name, model in models.items()}
+    content = {
+        name: torch.frombuffer(bytearray(model_bytes(model)), dtype=torch.uint8)
+        for name, model in models.items()
+    }
     extra = {"what": what, "models": list(content)}
     for _ in range(_ATTEMPTS):
         end, reasons, parts = time.monotonic() + link.settings.deadline, [], []

@@ -94,10 +94,12 @@ class Roster:
         if not (folder / _ROSTER).exists():
             return None
         about = read_json(folder / _ROSTER, "roster of the fleet")
-        members = about.pop("members")
-        common = from_plain(Common, about, "roster")
+        members = tuple(
+            Member(**{**each, "nodes": tuple(map(tuple, each["nodes"]))})
+            for each in about.pop("members")
+        )
         tensors, _ = read_tensors(folder / _SCALING, "scaling of the fleet")
-        return cls(tuple(_member(each) for each in members), common, Scaling.from_tensors(tensors))
+        return cls(members, from_plain(Common, about, "roster"), Scaling.from_tensors(tensors))
 
     def until(self, number: int) -> Roster:
         """Without those that joined after a round."""
@@ -184,13 +186,9 @@ class Roster:
         task = facts["task"]
         unknown = sorted({*task["class_names"]} - {*common.task.class_names})
         if task["kind"] != common.task.kind or unknown:
+            new = f" with class {unknown[0]!r}, which no other had at the start" if unknown else ""
             raise DataError(
-                f"edge {member.name} has {task['kind']} labels"
-                + (
-                    f" with class {unknown[0]!r}, which no other had at the start"
-                    if unknown
-                    else ""
-                ),
+                f"edge {member.name} has {task['kind']} labels{new}",
                 "let it take part from the start of a new run",
             )
 
@@ -256,8 +254,3 @@ def known_federation(roster: Roster, targets: Federation | None) -> Federation:
     return Federation(
         inputs, all_labels, common.task, [*blank, *nodes], "a fleet", (), common.features
     )
-
-
-def _member(about: dict[str, Any]) -> Member:
-    nodes = tuple((name, support, query) for name, support, query in about["nodes"])
-    return Member(**{**about, "nodes": nodes})
