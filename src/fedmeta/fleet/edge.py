@@ -77,14 +77,9 @@ class Edge:
 
 
 def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes]:
-    """The reply to a message, both as `Message.encoded` has them.
+    """The reply to a message of a `transport.Kind`, both as `Message.encoded` has them.
 
     An error that a person can fix is sent to the platform as one line.
-
-    Args:
-        home: the edge's folder.
-        kind: see `transport.Kind`.
-        facts, tensors: of the message.
     """
     act = {"introduce": introduce, "round": take_part, "reveal": reveal, "measure": measure}[kind]
     try:

@@ -78,11 +78,7 @@ class Plan:
         write_json(folder / FOLDER / FILE, to_plain(self))
 
     def request(self, starts: int = 0) -> dict[str, Any]:
-        """What every message to an edge says of the run.
-
-        Args:
-            starts: how often the platform was started.
-        """
+        """What every message to an edge says of the run, and how often the platform was started."""
         table = {key: value for key, value in self.table.items() if key not in _NOT_FOR_EDGES}
         return {"run": self.run, "life": starts, "table": table}
 
@@ -105,14 +101,7 @@ def carry_out(
     callbacks: Sequence[Callback] = (),
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Run:
-    """Start the run that a folder plans, or go on with it where it was left.
-
-    Args:
-        folder: of the run; has a plan.
-        transport: reaches the edges.
-        callbacks: called after every round.
-        waiting: called with a line of text while the platform waits for edges.
-    """
+    """Start the run that a folder plans, or go on with it where it was left; see `EdgeLink`."""
     plan, place = Plan.load(folder), folder / FOLDER
     settings = RunSpec.from_dict(plan.table)
     check_fleet(plan.fleet, settings)

@@ -194,12 +194,7 @@ class Roster:
 
 
 def first_roster(introductions: Sequence[tuple[int, Message]], settings: DataSettings) -> Roster:
-    """The roster of a new run, from what edges have said of themselves.
-
-    Args:
-        introductions: address and introduction of every edge.
-        settings: how inputs are scaled.
-    """
+    """The roster of a new run, from what the edges at some addresses have said of themselves."""
     if settings.scaling_from == "pool":
         raise DataError(
             "scaling_from is 'pool', but nobody sees all samples of a fleet", "use 'sources'"

@@ -44,14 +44,7 @@ def public_key(home: Path) -> str:
 
 
 def mask_sum(home: Path, facts: Mapping[str, Any], total: Contribution, shared: Tree) -> Message:
-    """An edge's sum as it leaves the edge.
-
-    Args:
-        home: the edge's folder.
-        facts: of the message that it answers.
-        total: Σ contributions of its nodes.
-        shared: what it was sent; has names and order of the parameters.
-    """
+    """An edge's sum as it leaves the edge, its numbers in the order of what it was sent."""
     context = _context(facts)
     content = Content(shared, tuple(sorted(total.metrics)))
     whole = to_whole(total, content, len(context.keys))

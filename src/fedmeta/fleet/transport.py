@@ -122,12 +122,7 @@ def check_name(introduction: Message, let_in_as: str) -> None:
 
 
 def checked_reply(reply: Message | str, asked: Mapping[str, object]) -> Message:
-    """A reply, if it is one to what was asked; else an error that says why not.
-
-    Args:
-        reply: from `Transport.ask`.
-        asked: facts of the message that it must repeat.
-    """
+    """A reply, if it repeats these facts of what was asked; else an error that says why not."""
     if isinstance(reply, str):
         raise FleetError(reply, "check it")
     if "refused" in reply.facts:

@@ -40,12 +40,7 @@ _LONGEST_QUESTION = 2**20  # bytes of the JSON that a page asks with
 
 
 def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
-    """The page of a folder of runs.
-
-    Args:
-        root: the folder.
-        host: that the server is bound to.
-    """
+    """The page of a folder of runs, on a server that is bound to a host."""
     site = Site(root)
     adapt_node = partial(site.adapt_with, site.models.adapt_node)
     adapt_own = partial(site.adapt_with, site.models.adapt_own)
@@ -75,12 +70,7 @@ def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
 
 
 def server(root: Path, host: str = "127.0.0.1") -> uvicorn.Server:
-    """A server for the page of a folder of runs; `run` it on a socket that listens.
-
-    Args:
-        root: the folder.
-        host: that the socket is bound to.
-    """
+    """A server for the page of a folder of runs; `run` it on a socket that listens."""
     config = uvicorn.Config(
         create_app(root, host),
         log_level="warning",
@@ -93,11 +83,7 @@ def server(root: Path, host: str = "127.0.0.1") -> uvicorn.Server:
 
 
 class Site:
-    """The endpoints, over one folder of runs.
-
-    Args:
-        root: the folder.
-    """
+    """The endpoints, over one folder of runs."""
 
     def __init__(self, root: Path) -> None:
         self._index, self.models = RunIndex(root), OpenModels()

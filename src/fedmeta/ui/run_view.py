@@ -56,13 +56,7 @@ def _tiles(run: RunFacts) -> list[Fact]:
 
 
 def _row(run: RunFacts, node: NodeFacts, metric: Mapping[int, float]) -> dict[str, Any]:
-    """A node of the federation, as its table has it.
-
-    Args:
-        run: that it is a part of.
-        node: itself.
-        metric: what it reached by number of steps, of targets.
-    """
+    """A node as its table has it; of a target also what it reached, by number of steps."""
     names, total = run.federation.class_names, sum(node.classes.values()) or 1
     few = bool(node.classes) and len(names) <= _MOST_CLASSES
     parts = [f"{name} ({count})" for name, count in node.classes.items()]

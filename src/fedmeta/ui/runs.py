@@ -81,11 +81,7 @@ class RunIndex:
         self._known: dict[Path, tuple[object, Row]] = {}
 
     def rows(self, below: Path | None = None) -> list[Row]:
-        """All rows, the newest first; damaged ones last.
-
-        Args:
-            below: only those inside this folder, which may be a comparison.
-        """
+        """All rows, or those inside a folder, the newest first; damaged ones last."""
         found = _found(self.root if below is None else below, _DEPTH)
         rows = [self._row(folder, kind) for folder, kind in found]
         newest_first = sorted(rows, key=lambda row: (row.created, row.name), reverse=True)

@@ -14,11 +14,7 @@ MOST_RUNS = 8  # as many colours as can be told apart
 
 
 def side_by_side(runs: Mapping[str, RunFacts]) -> dict[str, Any]:
-    """Everything `compare.html` needs.
-
-    Args:
-        runs: two to eight, by name.
-    """
+    """Everything `compare.html` needs of two to eight runs, by name."""
     if not 2 <= len(runs) <= MOST_RUNS:
         raise SettingError(f"{len(runs)} runs are chosen", f"choose 2 to {MOST_RUNS} in the list")
     metrics = {run.metric for run in runs.values()}
