@@ -186,20 +186,16 @@ def measure(home: Path, request: Message) -> Message:
     facts, edge = request.facts, Edge.load(home)
     job, _ = _job(edge, request)
     settings = RunSpec.from_dict(facts["table"])
-    models = {
-        name: unpack_model(request.tensors[name], settings.model_settings, job.loss)
-        for name in facts["models"]
-    }
     sums: dict[str, torch.Tensor] = {}
     sizes = torch.tensor([node.size for node in job.federation.sources], dtype=torch.float64)
-    for name, model in models.items():
+    execution = job.layout.execution
+    for name in facts["models"]:
+        model = unpack_model(request.tensors[name], settings.model_settings, job.loss)
         if facts["what"] == "fisher":
-            device = job.layout.execution.torch_device
-            squares, count = fisher_sums(model, job.federation, device)
+            squares, count = fisher_sums(model, job.federation, execution.torch_device)
             sums |= {name: flatten(squares, list(model.theta)), "count": count.cpu()}
         else:
-            execution, seed = job.layout.execution, job.training.seed
-            losses = source_losses(model, job.federation, execution, seed)
+            losses = source_losses(model, job.federation, execution, job.training.seed)
             each = torch.tensor(losses, dtype=torch.float64)
             sums |= {name: (sizes * each).sum(), "count": sizes.sum()}
     return Message({key: facts[key] for key in ("run", "what", "name")}, sums)

@@ -251,10 +251,11 @@ def _wait_for_edges(link: EdgeLink, settings: RunSpec) -> Roster:
     """Wait until enough edges have introduced themselves."""
     known, fleet = dict[int, Message](), link.settings
     end, reported = time.monotonic() + fleet.deadline, -1
-    while len(known) < fleet.edges:
+    while True:
         connected = link.transport.connected()
         strangers = {*connected} - {*known}
-        if len(known) + len(strangers) >= fleet.edges:
+        here = len(known) + len(strangers)
+        if here >= fleet.edges:
             for address, answer in link.introduced(strangers).items():
                 why = answer if isinstance(answer, str) else answer.facts.get("refused")
                 if why is not None:
@@ -262,15 +263,14 @@ def _wait_for_edges(link: EdgeLink, settings: RunSpec) -> Roster:
                 if isinstance(answer, Message):
                     check_name(answer, connected[address])
                     known[address] = answer
-        elif len(known) + len(strangers) != reported:
-            reported = len(known) + len(strangers)
+        elif here != reported:
+            reported = here
             link.waiting(f"{reported} of {fleet.edges} edges are connected")
-        if len(known) < fleet.edges:
-            if time.monotonic() > end:
-                raise FleetError(
-                    f"only {len(known) + len(strangers)} of {fleet.edges} edges connected within "
-                    f"{fleet.deadline:g} s",
-                    "start the others, or raise --deadline, and go on with --resume",
-                )
-            time.sleep(_POLL)
-    return first_roster(list(known.items()), settings.data_settings)
+        if len(known) >= fleet.edges:
+            return first_roster(list(known.items()), settings.data_settings)
+        if time.monotonic() > end:
+            raise FleetError(
+                f"only {here} of {fleet.edges} edges connected within {fleet.deadline:g} s",
+                "start the others, or raise --deadline, and go on with --resume",
+            )
+        time.sleep(_POLL)

@@ -231,15 +231,19 @@ class FleetEngine:
         for member in asked:
             name, status = member.name, self._status[member.name]
             silent = "no answer in time" if member.address in messages else "not connected"
-            reply = replies.get(member.address, silent)
             if member.address in messages:
                 status.bytes_down += messages[member.address].size
-            try:
-                read[name] = self._read(member, reply, shared, number)
+            known = {"run": self._link.request["run"], "round": number, "name": name}
+            try:  # what it adds to the sum; whether it may is the guard's to say
+                reply = checked_reply(replies.get(member.address, silent), known)
+                if self._job.uplink.secure_aggregation:
+                    read[name] = read_masked(reply, shared)
+                else:
+                    compression = self._job.uplink.compression
+                    read[name] = unpack_contribution(reply.tensors, shared, compression)
             except FedmetaError as error:
                 self._not_counted(name, number, error.problem)
                 continue
-            assert isinstance(reply, Message), "or it would not have been read"
             status.seen(reply.size, float(reply.facts["seconds"]))
             for line in reply.facts["notes"]:
                 self._note(f"edge {name}: {line}")
@@ -285,16 +289,6 @@ class FleetEngine:
     def _not_counted(self, name: str, number: int, reason: str) -> None:
         self._status[name].state = f"not counted: {reason}"
         self._note(f"round {number}: edge {name} was not counted: {reason}")
-
-    def _read(
-        self, member: Member, reply: Message | str, shared: Tree, number: int
-    ) -> Contribution:
-        """What a reply adds to the sum, if it is one; whether it may is the guard's to say."""
-        asked = {"run": self._link.request["run"], "round": number, "name": member.name}
-        reply = checked_reply(reply, asked)
-        if self._job.uplink.secure_aggregation:
-            return read_masked(reply, shared)
-        return unpack_contribution(reply.tensors, shared, self._job.uplink.compression)
 
     def _message(
         self,

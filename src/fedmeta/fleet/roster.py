@@ -46,11 +46,6 @@ class Member:
     nodes: tuple[tuple[str, int, int], ...]
     key: str = ""
 
-    @property
-    def samples(self) -> int:
-        """ΣD_i of its nodes."""
-        return sum(support + query for _, support, query in self.nodes)
-
 
 @dataclass(frozen=True)
 class Common:
@@ -119,15 +114,6 @@ class Roster:
             for each, start, end in zip(self.members, starts, ends, strict=False)
         }
 
-    def share(self, member: Member) -> Share:
-        """What an edge must know of all the others."""
-        nodes = [node for each in self.members for node in each.nodes]
-        return Share(
-            sum(each.samples for each in self.members),
-            self.rows()[member.name].start,
-            (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
-        )
-
     def message(
         self,
         member: Member,
@@ -136,10 +122,15 @@ class Roster:
         tensors: Mapping[str, Tensor],
     ) -> Message:
         """A message to an edge: of the run, of the fleet it is a part of, and its own content."""
+        _, support, query = zip(
+            *(node for each in self.members for node in each.nodes), strict=True
+        )
+        sizes = max(support), max(query)
+        share = Share(sum(support) + sum(query), self.rows()[member.name].start, sizes)
         about = {
             "name": member.name,
             "data": member.data,
-            "share": asdict(self.share(member)),
+            "share": asdict(share),
             "task": asdict(self.common.task),
         }
         return Message({**request, **about, **facts}, {**self.scaling.tensors(), **tensors})

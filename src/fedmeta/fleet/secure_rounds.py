@@ -114,10 +114,10 @@ def unmask_sum(
     arrived, facts = list(replies), {**link.request, **asked}
     if len(arrived) < FEWEST:
         reason = f"{FEWEST} sums must arrive before their seeds may be asked for"
-        return _nobody_counted(arrived, {}, reason)
+        return _nobody_counted(arrived, reason)
     kinds = {tuple(reply.contribution.metrics) for reply in replies.values()}
     if len(kinds) > 1:
-        return _nobody_counted(arrived, {}, "edges send different metrics")
+        return _nobody_counted(arrived, "edges send different metrics")
     questions = {
         addresses[name]: Message({**facts, "name": name, "arrived": arrived}) for name in arrived
     }
@@ -134,24 +134,23 @@ def unmask_sum(
         else:
             seeds[name], up[name] = answer.facts["seeds"], answer.size
     if refused:
-        return _nobody_counted(arrived, refused, "another edge did not reveal its seeds")._replace(
-            down=down, up=up
-        )
+        others = dict.fromkeys(arrived, "another edge did not reveal its seeds")
+        return Unmasked(Verdict({}, {**others, **refused}, {}), down, up)
     vectors = [reply.contribution.update[_MASKED] for reply in replies.values()]
     total: Tensor = sum(vectors, -mask_of(seeds, len(vectors[0])))
     whole = from_whole(total, Content(shared, next(iter(kinds))))
     share, weight = (sum(each) for each in zip(*(r[1:] for r in replies.values()), strict=True))
     # Seeds that are not those of the masks leave noise, which no weight survives.
     if wrong := judge(Guard(), {"all": Reply(whole, share, weight)}, shared).refused:
-        return _nobody_counted(arrived, {}, f"the sum of all edges cannot be: {wrong['all']}")
+        return _nobody_counted(arrived, f"the sum of all edges cannot be: {wrong['all']}")
     nothing = map_leaves(torch.zeros_like, whole)
     return Unmasked(
         Verdict({**dict.fromkeys(arrived, nothing), arrived[0]: whole}, {}, {}), down, up
     )
 
 
-def _nobody_counted(arrived: Sequence[str], refused: Mapping[str, str], reason: str) -> Unmasked:
-    return Unmasked(Verdict({}, {**dict.fromkeys(arrived, reason), **refused}, {}), {}, {})
+def _nobody_counted(arrived: Sequence[str], reason: str) -> Unmasked:
+    return Unmasked(Verdict({}, dict.fromkeys(arrived, reason), {}), {}, {})
 
 
 def _fits(answer: Message, name: str, lost: set[str], facts: Mapping[str, Any]) -> bool:

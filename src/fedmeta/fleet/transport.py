@@ -86,13 +86,7 @@ class EdgeLink:
         return self.transport.ask("introduce", questions, self.settings.deadline)
 
     def connected(self, asked: Collection[int], enough: int, end: float) -> list[int]:
-        """Those asked who are connected, once there are enough of them or time is up.
-
-        Args:
-            asked: their addresses.
-            enough: how many to wait for.
-            end: when to wait no longer, on the monotonic clock.
-        """
+        """Who of those asked is connected, once enough are or the monotonic clock is at `end`."""
         reported = False
         while True:
             connected = self.transport.connected()

@@ -174,28 +174,16 @@ class Site:
         asked = request.query_params
         _check_length(request, uploads.LIMIT)
         content = await uploads.read_body(request.stream())
-        return JSONResponse(
-            await run_in_threadpool(
-                self.models.add_file,
-                folder,
-                asked.get("set"),
-                asked.get("name", ""),
-                content,
-                invert=asked.get("invert") == "yes",
-            )
-        )
+        token, name, invert = asked.get("set"), asked.get("name", ""), asked.get("invert") == "yes"
+        work = partial(self.models.add_file, folder, token, name, content, invert=invert)
+        return JSONResponse(await run_in_threadpool(work))
 
     def model(self, request: Request) -> Response:
         """Download an adapted model."""
         name, content = self.models.download(request.path_params["token"])
-        return Response(
-            content,
-            media_type="application/octet-stream",
-            headers={
-                "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"
-                ".safetensors"
-            },
-        )
+        how = f"attachment; filename*=UTF-8''{quote(name, safe='')}.safetensors"
+        kind = "application/octet-stream"
+        return Response(content, media_type=kind, headers={"Content-Disposition": how})
 
     async def show_error(self, request: Request, error: Exception) -> Response:
         """An error in words: as JSON to scripts, as a page to people."""
