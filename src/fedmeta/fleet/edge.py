@@ -44,7 +44,6 @@ from fedmeta.uplink.uplink import refusals, with_secrets
 FILE = "edge.json"
 _RESIDUAL = "edge.residual"  # slot of what the edge could not send yet
 _NOTES = 5  # lines that a reply may carry
-NOT_OF_THE_REPLY = ("life",)  # what a request says and its reply does not depend on
 
 
 @dataclass(frozen=True)
@@ -133,9 +132,8 @@ def take_part(home: Path, request: Message) -> Message:
     """
     started = time.perf_counter()
     facts = request.facts
-    asked = RoundRequest(
-        facts["round"], facts["life"], facts["counted"], request.digest(NOT_OF_THE_REPLY)
-    )
+    digest = request.digest(but=["life"])  # on which the reply does not depend
+    asked = RoundRequest(facts["round"], facts["life"], facts["counted"], digest)
     if not str(facts["run"]).isalnum():
         raise MessageError(f"run {facts['run']!r} has no proper name", "check the platform")
     stored = EdgeState(home / "memory" / facts["run"])

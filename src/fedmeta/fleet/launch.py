@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.storage import read_json, write_json, writing
+from fedmeta.core.storage import read_json, write_json
 from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.flower_commands import ProgramError
 from fedmeta.fleet.plan import FOLDER, Plan
@@ -66,8 +66,6 @@ class Host:
 def running_platform(host: Host, keys: Sequence[Path]) -> Iterator[subprocess.Popen[bytes]]:
     """A SuperLink that lets in the edges with these public keys, as long as the context lasts."""
     programs.check_free(host.address, host.port)
-    with writing(host.place):
-        host.place.mkdir(parents=True, exist_ok=True)
     programs.write_config(host.home, host.port, host.certs)
     command, log = host.commands([])[0], host.place / "superlink.log"
     with programs.running(command, host.home, log) as process:
