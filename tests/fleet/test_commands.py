@@ -18,7 +18,7 @@ from fedmeta.fleet import worker
 from fedmeta.fleet.app_bundle import write_app
 from fedmeta.fleet.edge import Edge
 from fedmeta.fleet.flower_commands import free_port
-from fedmeta.fleet.follow import RunFollower, is_running
+from fedmeta.fleet.launch import follow, is_running
 from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.sequences_over_fleet import FleetTasks
@@ -215,7 +215,7 @@ def test_a_watch_tells_how_a_run_ended(tmp_path: Path) -> None:
     place = Path("runs/a/fleet/outcome.json")
     place.write_text('{"problem": "too few edges", "remedy": "bring some", "code": 4}')
     with pytest.raises(FedmetaError, match="too few edges: bring some") as caught:
-        RunFollower(Path("runs/a")).until_end(Living(), lambda: True)  # type: ignore[arg-type]
+        follow(Path("runs/a"), 0, (), Living(), lambda: True)  # type: ignore[arg-type]
     assert caught.value.exit_code == 4
     assert is_running('{"runs": [{"status": "running"}]}')
     assert not is_running('{"runs": [{"status": "finished:failed"}]}')

@@ -31,7 +31,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int,
     make_authority(keys)
     make_server(keys, ["localhost", "127.0.0.1"])
     port, gateway = free_port(), free_port()
-    command = programs.superlink(folder, "127.0.0.1", port, programs.Credentials(keys))
+    command = programs.superlink(folder, "127.0.0.1", port, keys)
     where = write_gateway(keys, Gateway(f"127.0.0.1:{gateway}", f"127.0.0.1:{port}"))
     with programs.running(command, folder / "home", folder / "log"), nginx(where, gateway):
         for _ in range(1200):

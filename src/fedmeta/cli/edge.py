@@ -36,7 +36,7 @@ def run(values: Values) -> None:
     """Let this device's data take part in a platform's training, over Flower."""
     from fedmeta.fleet import flower_commands as programs
     from fedmeta.fleet.edge import Edge
-    from fedmeta.fleet.flower_commands import Credentials, ProgramError
+    from fedmeta.fleet.flower_commands import ProgramError
     from fedmeta.fleet.launch import running_edge
     from fedmeta.fleet.shards import EdgeData, check_readable
 
@@ -53,11 +53,9 @@ def run(values: Values) -> None:
     check_readable(data)
     home = Path(values["home"] or f"edges/{name}")
     Edge(name, data, given(values, "device", "threads", "memory")).save(home)
-    certs = Credentials(Path(values["certs"] or "certs"))
-    credentials = None if values["insecure"] else certs
+    certs = None if values["insecure"] else Path(values["certs"] or "certs")
     if values["prepare"]:
-        port = programs.free_port()
-        node = programs.supernode(name, home, values["platform"], port, credentials)
+        node = programs.supernode(name, home, values["platform"], certs)
         say(programs.typed(node, home / "flower"))
         return
     say(f"edge {name} serves {path} at {values['platform']} until it is interrupted")
@@ -67,7 +65,7 @@ def run(values: Values) -> None:
     failed = 0
     while failed <= retries:
         started = time.monotonic()
-        with running_edge(name, home, values["platform"], credentials) as process:
+        with running_edge(name, home, values["platform"], certs) as process:
             code = process.wait()
         failed = 1 if time.monotonic() - started > _LONG else failed + 1
         if failed <= retries:  # perhaps the platform has not registered its key yet

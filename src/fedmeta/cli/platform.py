@@ -34,22 +34,20 @@ PARAMETERS = (
 def run(values: Values) -> None:
     """Train over edges on other machines, over Flower."""
     from fedmeta.fleet import flower_commands as programs
-    from fedmeta.fleet.flower_commands import Credentials
     from fedmeta.fleet.launch import Host, run_to_end, running_platform
 
     folder = fleet.resumed(PARAMETERS, values) if values["resume"] else _planned(values)
-    certs = Path(values["certs"] or "certs")
-    credentials = None if values["insecure"] else Credentials(certs)
+    certs = None if values["insecure"] else Path(values["certs"] or "certs")
     address, port = values["host"] or "127.0.0.1", values["port"] or _DEFAULT_PORT
-    host = Host(folder.absolute(), address, port, credentials)
-    keys = sorted((certs / "nodes").glob("*.pub")) if credentials else []
+    host = Host(folder.absolute(), address, port, certs)
+    keys = sorted((certs / "nodes").glob("*.pub")) if certs else []
     if values["prepare"]:
-        programs.write_config(host.home, port, credentials)
+        programs.write_config(host.home, port, certs)
         for command in host.commands(keys):
             say(programs.typed(command, host.home))
         return
     with running_platform(host, keys) as superlink:
-        _say_how_to_join(None if credentials is None else certs, address, port)
+        _say_how_to_join(certs, address, port)
         try:
             with progress_bars() as bar:
                 run_to_end(host, superlink, [bar("fleet")])

@@ -18,12 +18,7 @@ FACTS, CHECKSUM = "fedmeta", "fedmeta.sha256"
 
 
 def with_checksum(proto: Any, facts: Mapping[str, Any]) -> bytes:
-    """The bytes of a file: the graph, the facts about it, and the checksum of both.
-
-    Args:
-        proto: an `onnx.ModelProto`; the facts are added to it.
-        facts: what JSON can say.
-    """
+    """The bytes of a file: an `onnx.ModelProto`, facts about it, and the checksum of both."""
     import onnx
 
     proto.metadata_props.add(key=FACTS, value=json.dumps({"format": FORMAT, **facts}))

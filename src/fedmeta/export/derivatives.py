@@ -109,31 +109,18 @@ def _maximum(gradient: Tensor, images: Tensor, *window_and_places: Any) -> Tenso
 def _average(images: Tensor, *pooling: Any) -> Tensor:
     """Sums as a convolution with ones, divided: runtimes differ on what counts of a border."""
     window = _window(*pooling)
-    space = images.shape[-2:]
-    padded, channels = _pad(images, _border(window, space)), images.shape[1]
-    motion = list(window.stride), [0, 0], [1, 1]
-    sums: Tensor = _aten.convolution(
-        padded, _ones(window, images), None, *motion, False, [0, 0], channels
-    )
+    sums = _with_ones(window, _pad(images, _border(window, images.shape[-2:])), False)
     return sums / _counts(window, images)
 
 
 def _average_backward(gradient: Tensor, images: Tensor, *pooling: Any) -> Tensor:
     """Every gradient in equal shares over the pixels of its window."""
-    window = _window(*pooling)
-    space = images.shape[-2:]
-    shares, channels = gradient / _counts(window, images), images.shape[1]
-    motion = list(window.stride), [0, 0], [1, 1]
-    spread: Tensor = _aten.convolution(
-        shares, _ones(window, images), None, *motion, True, [0, 0], channels
-    )
+    window, space = _window(*pooling), images.shape[-2:]
+    spread: Tensor = _with_ones(window, gradient / _counts(window, images), True)
     left, _, top, _ = _border(window, space)
     # What no window reached gets nothing, what lies on the border is cut off.
-    missing = [
-        max(0, left + space[1] - spread.shape[-1]),
-        max(0, top + space[0] - spread.shape[-2]),
-    ]
-    spread = _pad(spread, (0, missing[0], 0, missing[1]))
+    right, below = left + space[1] - spread.shape[-1], top + space[0] - spread.shape[-2]
+    spread = _pad(spread, (0, max(0, right), 0, max(0, below)))
     return spread.narrow(-2, top, space[0]).narrow(-1, left, space[1])
 
 
@@ -169,15 +156,16 @@ def _counts(window: Window, images: Tensor) -> Tensor | float:
     framed = _pad(pixels, (side, side, above, above), value=counted)
     # What windows reach beyond their border never counts.
     whole = _pad(framed, (left - side, right - side, top - above, below - above))
-    kernel = torch.ones(1, 1, *window.size, dtype=images.dtype)
-    counts: Tensor = _aten.convolution(
-        whole, kernel, None, list(window.stride), [0, 0], [1, 1], False, [0, 0], 1
+    return _with_ones(window, whole, False)
+
+
+def _with_ones(window: Window, x: Tensor, transposed: bool) -> Tensor:
+    """The sums over windows, every channel by itself; transposed: every number spread over one."""
+    ones, stride = torch.ones(x.shape[1], 1, *window.size, dtype=x.dtype), list(window.stride)
+    result: Tensor = _aten.convolution(
+        x, ones, None, stride, [0, 0], [1, 1], transposed, [0, 0], x.shape[1]
     )
-    return counts
-
-
-def _ones(window: Window, like: Tensor) -> Tensor:
-    return torch.ones(like.shape[1], 1, *window.size, dtype=like.dtype)
+    return result
 
 
 def _pad(tensor: Tensor, border: Sizes, mode: str = "constant", value: float | None = None) -> Any:

@@ -16,12 +16,7 @@ from fedmeta.models.meta_model import MetaModel
 
 
 def translated(model: MetaModel, graph: Graph) -> Any:
-    """The graph as an `onnx.ModelProto`, or an error that names the layer it fails at.
-
-    Args:
-        model: what the graph was made of.
-        graph: its step or its prediction.
-    """
+    """A model's graph as an `onnx.ModelProto`, or an error that names the layer it fails at."""
     try:
         return graph.translated()
     except MissingExtraError:
@@ -78,9 +73,8 @@ def _alone(layer: nn.Module, inputs: Tensor) -> Graph:
 
     def gradients(given: Tree) -> Tree:
         def value(point: Tree) -> Tensor:
-            x = point["inputs"]
             parameters = {name: point[name] for name in theta}
-            outputs = torch.func.functional_call(layer, parameters, (x,))
+            outputs = torch.func.functional_call(layer, parameters, (point["inputs"],))
             first: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
             return first.square().sum()
 

@@ -91,19 +91,15 @@ class Graph:
 
     def _symbolic(self, mode: FakeTensorMode, inputs: Tree) -> list[Tensor]:
         """The inputs without their numbers, and with a number of samples that is not told."""
-        fixed, free = DimDynamic.STATIC, DimDynamic.DYNAMIC
-        return [
-            mode.from_tensor(
-                tensor,
-                symbolic_context=StatelessSymbolicContext(
-                    [
-                        free if axis == 0 and name in self.samples else fixed
-                        for axis in range(tensor.ndim)
-                    ]
-                ),
+        symbolic: list[Tensor] = []
+        for name, tensor in inputs.items():
+            axes = [DimDynamic.STATIC] * tensor.ndim
+            if name in self.samples:
+                axes[0] = DimDynamic.DYNAMIC
+            symbolic.append(
+                mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(axes))
             )
-            for name, tensor in inputs.items()
-        ]
+        return symbolic
 
 
 @contextmanager

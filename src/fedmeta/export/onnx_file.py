@@ -96,10 +96,8 @@ def _compare(model: MetaModel, session: Any, count: int, adaptable: bool) -> Non
         classes = model.task.class_names
         numbers = rng.integers(len(classes), size=count) if classes else None
         values = rng.normal(size=(count, model.task.outputs)).astype(np.float32)
-        given |= {
-            "labels": values if numbers is None else numbers,
-            "mask": np.ones(count, np.float32),
-        }
+        given["labels"] = values if numbers is None else numbers
+        given["mask"] = np.ones(count, np.float32)
         named = values if numbers is None else np.array(classes)[numbers]
         whole = replace(model, adaptation=replace(model.adaptation, batch_size=None))
         phi = whole.adapt(inputs, named, steps=1).theta

@@ -29,10 +29,8 @@ def step_graph(model: MetaModel) -> Graph:
     """One adaptation step of a model in float32 on the CPU."""
     rule = model.adaptation
     moves = rule.moves(model.theta)
-    moving, fixed = (
-        {name: leaf for name, leaf in model.theta.items() if (name in moves) == moved}
-        for moved in (True, False)
-    )
+    moving = {name: leaf for name, leaf in model.theta.items() if name in moves}
+    fixed = {name: leaf for name, leaf in model.theta.items() if name not in moves}
 
     def step(given: Tree) -> Tree:
         theta = _part(given, THETA) | _part(given, _FIXED)
@@ -49,11 +47,9 @@ def step_graph(model: MetaModel) -> Graph:
             "logits": network(theta, samples.inputs),
         }
 
-    task = model.task
-    if task.kind == "classification":
+    labels = torch.zeros(_EXAMPLES, model.task.outputs)
+    if model.task.kind == "classification":
         labels = torch.zeros(_EXAMPLES, dtype=torch.int64)
-    else:
-        labels = torch.zeros(_EXAMPLES, task.outputs)
     return Graph(
         step,
         {**_inputs(model), "labels": labels, "mask": torch.ones(_EXAMPLES)},

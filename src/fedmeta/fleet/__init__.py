@@ -11,7 +11,7 @@ sum of their contributions; the platform adds the sums of all edges and takes it
     client_app.py, server_app.py                 the same behind Flower's apps and messages
     app_bundle.py, flower_commands.py, launch.py Flower's own programs, started and stopped
     worker.py, worker_socket.py                  a process of the edge that stays, and its socket
-    follow.py, edge_table.py                     what people see of a run
+    edge_table.py                                what people see of the edges
     local_fleet.py, sequences_over_fleet.py      a whole fleet on this machine; tasks in a row on it
     certificates.py, gateway.py                  keys, and the proxy in front of the platform
     reopen.py                                    a run opened again: settings, model, nodes

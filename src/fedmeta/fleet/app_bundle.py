@@ -37,12 +37,7 @@ folder = ""
 
 
 def write_app(folder: Path, table: Table) -> Table:
-    """Write the app of a run; returns the settings with the names that code has in it.
-
-    Args:
-        folder: where to, made where it is missing.
-        table: settings that may name code as "file.py:name".
-    """
+    """Write the app of a run; returns the settings with the names that code has in it."""
     with writing(folder):
         (folder / PACKAGE).mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "pyproject.toml", _MANIFEST.format(flwr=version("flwr")).encode())

@@ -62,39 +62,33 @@ def make_authority(folder: Path) -> KeyPair:
         )
     key, name = _new_key(), _called("fedmeta trial authority")
     certificate = (
-        _certificate(name, name, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
+        _certificate(name, name, key.public_key(), signs=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    _store(pair, certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+    _store(pair, certificate.public_bytes(serialization.Encoding.PEM), _secret(key))
     return pair
 
 
 def make_server(folder: Path, hosts: Sequence[str]) -> KeyPair:
     """A certificate of the platform, signed by the folder's authority; an older one is replaced.
 
-    Args:
-        folder: has the authority, see `make_authority`.
-        hosts: names and addresses under which edges reach the platform.
+    It holds for the names and addresses under which edges reach the platform.
     """
     require(len(hosts) > 0, "hosts", hosts, "at least one name or address of the platform")
     names = x509.SubjectAlternativeName([_host(each) for each in hosts])
     authority, signer = _load_authority(folder)
     key, pair = _new_key(), KeyPair(folder / "server.pem", folder / "server.key")
     certificate = (
-        _certificate(_called(hosts[0]), authority.subject, key.public_key())
+        _certificate(_called(hosts[0]), authority.subject, key.public_key(), signs=False)
         .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
         )
         .sign(signer, hashes.SHA384())
     )
-    _store(pair, certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+    _store(pair, certificate.public_bytes(serialization.Encoding.PEM), _secret(key))
     return pair
 
 
@@ -106,12 +100,7 @@ def server_name(folder: Path) -> str:
 
 
 def make_node(folder: Path, name: str) -> KeyPair:
-    """The key that a node proves itself with (P-384, in OpenSSH's format, as Flower wants it).
-
-    Args:
-        folder: of the fleet.
-        name: of the node: letters, digits, dots, dashes and underscores.
-    """
+    """The key that a node proves itself with (P-384, in OpenSSH's format, as Flower wants it)."""
     pair = _node_pair(folder, name)
     for taken in (pair.secret, pair.public, _revoked(folder, name)):
         if taken.exists():
@@ -122,11 +111,7 @@ def make_node(folder: Path, name: str) -> KeyPair:
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
+    secret = _secret(key, serialization.PrivateFormat.OpenSSH)
     _store(pair, public + f" {name}\n".encode(), secret)
     return pair
 
@@ -191,10 +176,11 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _secret(
+    key: ec.EllipticCurvePrivateKey,
+    how: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
+) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, how, serialization.NoEncryption())
 
 
 def _called(name: str) -> x509.Name:
@@ -211,22 +197,11 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, signs: bool
 ) -> x509.CertificateBuilder:
+    """What certificates of an authority, which `signs`, and of a server have in common."""
     now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + timedelta(days=_DAYS))
-    )
-
-
-def _usage(signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    usage = x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,
         key_encipherment=False,
@@ -236,6 +211,17 @@ def _usage(signs: bool) -> x509.KeyUsage:
         crl_sign=signs,
         encipher_only=False,
         decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + timedelta(days=_DAYS))
+        .add_extension(x509.BasicConstraints(signs, 0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
     )
 
 

@@ -9,6 +9,7 @@ nothing of fedmeta before it is needed, since that would load PyTorch.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -18,30 +19,6 @@ from flwr.clientapp import ClientApp
 from .worker_socket import ask
 
 app = ClientApp()
-
-
-@app.query()
-def on_introduce(message: Message, context: Context) -> Message:
-    """Who this edge is."""
-    return _answered("introduce", message, context)
-
-
-@app.train()
-def on_round(message: Message, context: Context) -> Message:
-    """This edge's part of a round."""
-    return _answered("round", message, context)
-
-
-@app.train("reveal")
-def on_reveal(message: Message, context: Context) -> Message:
-    """The seeds that open a masked sum."""
-    return _answered("reveal", message, context)
-
-
-@app.evaluate()
-def on_measure(message: Message, context: Context) -> Message:
-    """Sums that say how good a model is for this edge's nodes."""
-    return _answered("measure", message, context)
 
 
 def _answered(kind: str, message: Message, context: Context) -> Message:
@@ -58,3 +35,9 @@ def _answered(kind: str, message: Message, context: Context) -> Message:
     records["facts"] = ConfigRecord({"json": reply[0]})
     records["tensors"] = ArrayRecord({"all": array})
     return Message(records, reply_to=message)
+
+
+app.query()(partial(_answered, "introduce"))
+app.train()(partial(_answered, "round"))
+app.train("reveal")(partial(_answered, "reveal"))
+app.evaluate()(partial(_answered, "measure"))

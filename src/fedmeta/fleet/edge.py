@@ -44,7 +44,6 @@ from fedmeta.uplink.uplink import refusals, with_secrets
 FILE = "edge.json"
 _RESIDUAL = "edge.residual"  # slot of what the edge could not send yet
 _NOTES = 5  # lines that a reply may carry
-NOT_OF_THE_REPLY = ("life",)  # what a request says and its reply does not depend on
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,9 @@ class Edge:
 
 
 def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes]:
-    """The reply to a message, both as `Message.encoded` has them.
+    """The reply to a message of a `transport.Kind`, both as `Message.encoded` has them.
 
     An error that a person can fix is sent to the platform as one line.
-
-    Args:
-        home: the edge's folder.
-        kind: see `transport.Kind`.
-        facts, tensors: of the message.
     """
     act = {"introduce": introduce, "round": take_part, "reveal": reveal, "measure": measure}[kind]
     try:
@@ -138,9 +132,8 @@ def take_part(home: Path, request: Message) -> Message:
     """
     started = time.perf_counter()
     facts = request.facts
-    asked = RoundRequest(
-        facts["round"], facts["life"], facts["counted"], request.digest(NOT_OF_THE_REPLY)
-    )
+    digest = request.digest(but=["life"])  # on which the reply does not depend
+    asked = RoundRequest(facts["round"], facts["life"], facts["counted"], digest)
     if not str(facts["run"]).isalnum():
         raise MessageError(f"run {facts['run']!r} has no proper name", "check the platform")
     stored = EdgeState(home / "memory" / facts["run"])
@@ -164,12 +157,14 @@ def take_part(home: Path, request: Message) -> Message:
             restore(nodes, kept)
         total = engine.contributed(shared, nodes, asked.round)
         wire, left = _shortened(job.uplink.compression, total, kept, asked)
+    names = [node.name for node in job.federation.sources]
+    refused = [f"node {name} was refused {n} times" for name, n in refusals(nodes, names).items()]
     about = {
         "round": asked.round,
         "run": facts["run"],
         "name": facts["name"],
         "seconds": round(time.perf_counter() - started, 3),
-        "notes": [*engine.notes(), *_refusals(nodes, job)][:_NOTES],
+        "notes": [*engine.notes(), *refused][:_NOTES],
     }
     if job.uplink.secure_aggregation:
         hidden = mask_sum(home, facts, total, shared)
@@ -189,20 +184,16 @@ def measure(home: Path, request: Message) -> Message:
     facts, edge = request.facts, Edge.load(home)
     job, _ = _job(edge, request)
     settings = RunSpec.from_dict(facts["table"])
-    models = {
-        name: unpack_model(request.tensors[name], settings.model_settings, job.loss)
-        for name in facts["models"]
-    }
     sums: dict[str, torch.Tensor] = {}
     sizes = torch.tensor([node.size for node in job.federation.sources], dtype=torch.float64)
-    for name, model in models.items():
+    execution = job.layout.execution
+    for name in facts["models"]:
+        model = unpack_model(request.tensors[name], settings.model_settings, job.loss)
         if facts["what"] == "fisher":
-            device = job.layout.execution.torch_device
-            squares, count = fisher_sums(model, job.federation, device)
+            squares, count = fisher_sums(model, job.federation, execution.torch_device)
             sums |= {name: flatten(squares, list(model.theta)), "count": count.cpu()}
         else:
-            execution, seed = job.layout.execution, job.training.seed
-            losses = source_losses(model, job.federation, execution, seed)
+            losses = source_losses(model, job.federation, execution, job.training.seed)
             each = torch.tensor(losses, dtype=torch.float64)
             sums |= {name: (sizes * each).sum(), "count": sizes.sum()}
     return Message({key: facts[key] for key in ("run", "what", "name")}, sums)
@@ -221,12 +212,6 @@ def _shortened(
     return wire, {_RESIDUAL: tree.subtract(wanted, compression.decoded(wire, wanted))}
 
 
-def _refusals(nodes: NodeState, job: Job) -> list[str]:
-    """Which nodes the edge's own guard has refused, and how often."""
-    names = [node.name for node in job.federation.sources]
-    return [f"node {name} was refused {n} times" for name, n in refusals(nodes, names).items()]
-
-
 def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
     """What this edge has to compute, with its own data and machine."""
     facts = request.facts
@@ -237,10 +222,6 @@ def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
             f"the data of edge {edge.name} are no longer those it joined with",
             "put them back, or start the edge in a new folder under another name",
         )
-    task = facts["task"]
-    federation = with_classes(
-        federation, Task(task["kind"], task["outputs"], tuple(task["class_names"]))
-    )
+    federation = with_classes(federation, from_plain(Task, facts["task"], "task"))
     job = prepare(settings, federation, scaling=Scaling.from_tensors(request.tensors))
-    share = facts["share"]
-    return job, Share(share["samples"], share["first"], tuple(share["sizes"]))
+    return job, from_plain(Share, facts["share"], "share")

@@ -100,11 +100,7 @@ def answered(entries: Sequence[StoredRound], request: RoundRequest) -> bool:
 
 @dataclass(frozen=True)
 class EdgeState:
-    """The files of one run at one edge.
-
-    Args:
-        folder: where they lie.
-    """
+    """The files of one run at one edge, in a folder of their own."""
 
     folder: Path
 

@@ -1,4 +1,9 @@
-"""Flower's own programs: their command lines, and starting and stopping them as processes."""
+"""Flower's own programs: their command lines, and starting and stopping them as processes.
+
+Where a program is started, `home` is its $FLWR_HOME: its configuration and the apps it was sent.
+`certs` is the folder of keys that `fedmeta certs` has made (ca.crt, at the platform server.pem and
+server.key, at an edge its own key); None: neither encrypted nor authenticated.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError
@@ -35,74 +39,40 @@ class ProgramError(FedmetaError):
     """A program of Flower's that does not start, or ends when it should not."""
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """Where the keys of a fleet lie, as `fedmeta certs` lays them out.
-
-    Args:
-        folder: has ca.crt, at the platform server.pem and server.key, at an edge its own key.
-    """
-
-    folder: Path
-
-    @property
-    def authority(self) -> Path:
-        """Tells the platform from an impostor; every machine has it."""
-        return self._there("ca.crt")
-
-    def of_platform(self) -> list[str]:
-        """Flags of the SuperLink."""
-        return [
-            *("--ssl-ca-certfile", str(self.authority)),
-            *("--ssl-certfile", str(self._there("server.pem"))),
-            *("--ssl-keyfile", str(self._there("server.key"))),
+def superlink(folder: Path, host: str, port: int, certs: Path | None) -> list[str]:
+    """The command that starts the platform's SuperLink, with its database in a folder."""
+    keys = ["--insecure"]
+    if certs is not None:
+        keys = [
+            *("--ssl-ca-certfile", _key_file(certs, "ca.crt")),
+            *("--ssl-certfile", _key_file(certs, "server.pem")),
+            *("--ssl-keyfile", _key_file(certs, "server.key")),
             "--enable-supernode-auth",
         ]
-
-    def of_edge(self, name: str) -> list[str]:
-        """Flags of a SuperNode."""
-        key = self._there(f"nodes/{name}")
-        return [
-            *("--root-certificates", str(self.authority)),
-            *("--auth-supernode-private-key", str(key)),
-        ]
-
-    def _there(self, name: str) -> Path:
-        path = (self.folder / name).absolute()
-        if not path.is_file():
-            raise SettingError(
-                f"there is no {path}",
-                "make it with fedmeta certs, copy it here, or write --insecure for a trial",
-            )
-        return path
-
-
-def superlink(folder: Path, host: str, port: int, credentials: Credentials | None) -> list[str]:
-    """The command that starts the platform's SuperLink, with its database in a folder."""
     return [
         *("flower-superlink", "--host", host, "--port", str(port)),
         *("--database", str((folder / DATABASE).absolute())),
-        "--disable-runtime-dependency-installation",
-        *(credentials.of_platform() if credentials else ["--insecure"]),
+        *("--disable-runtime-dependency-installation", *keys),
     ]
 
 
-def supernode(
-    name: str, home: Path, platform: str, port: int, credentials: Credentials | None
-) -> list[str]:
+def supernode(name: str, home: Path, platform: str, certs: Path | None) -> list[str]:
     """The command that starts an edge's SuperNode.
 
     Args:
         name: of the edge.
         home: its folder.
         platform: HOST:PORT of the SuperLink, or of the gateway before it.
-        port: a free one of this machine, for the SuperNode's own processes.
-        credentials: None: neither encrypted nor authenticated.
+        certs: folder of the keys.
     """
+    keys = ["--insecure"]
+    if certs is not None:
+        own = _key_file(certs, f"nodes/{name}")
+        authority = _key_file(certs, "ca.crt")
+        keys = ["--root-certificates", authority, "--auth-supernode-private-key", own]
     return [
-        *("flower-supernode", "--superlink", platform, "--port", str(port)),
-        *("--node-config", f'edge="{home.absolute()}"'),
-        *(credentials.of_edge(name) if credentials else ["--insecure"]),
+        *("flower-supernode", "--superlink", platform, "--port", str(free_port())),
+        *("--node-config", f'edge="{home.absolute()}"', *keys),
     ]
 
 
@@ -128,9 +98,9 @@ def submit(app: Path, run: Path) -> list[str]:
     return ["flwr", "run", str(app.absolute()), LINK, "--run-config", config]
 
 
-def write_config(home: Path, port: int, credentials: Credentials | None) -> None:
+def write_config(home: Path, port: int, certs: Path | None) -> None:
     """Tell `flwr` where our SuperLink is; `home` is its $FLWR_HOME."""
-    how = f'root-certificates = "{credentials.authority}"' if credentials else "insecure = true"
+    how = f'root-certificates = "{_key_file(certs, "ca.crt")}"' if certs else "insecure = true"
     text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "127.0.0.1:{port}"\n'
     with writing(home):
         home.mkdir(parents=True, exist_ok=True)
@@ -138,11 +108,7 @@ def write_config(home: Path, port: int, credentials: Credentials | None) -> None
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What every program of Flower's is started with.
-
-    Args:
-        home: $FLWR_HOME, where it keeps its configuration and the apps it was sent.
-    """
+    """What every program of Flower's is started with; `home` is its $FLWR_HOME."""
     own = str(Path(sys.executable).parent)  # Flower finds its other programs by $PATH
     path = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **_FLOWER, "FLWR_HOME": str(home.absolute()), "PATH": path}
@@ -157,13 +123,7 @@ def typed(command: Sequence[str], home: Path) -> str:
 
 @contextmanager
 def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program and all that it starts, for as long as the context lasts.
-
-    Args:
-        command: with its arguments.
-        home: $FLWR_HOME.
-        log: file that gets what it prints.
-    """
+    """A program and all that it starts, for as long as the context lasts; `log` gets its output."""
     with writing(log):
         log.parent.mkdir(parents=True, exist_ok=True)
         output = log.open("ab")
@@ -244,6 +204,16 @@ def check_free(host: str, port: int) -> None:
                 f"cannot listen at {host}:{port} ({error.strerror})",
                 "stop what runs there, or choose another --port",
             ) from error
+
+
+def _key_file(certs: Path, name: str) -> str:
+    path = (certs / name).absolute()
+    if not path.is_file():
+        raise SettingError(
+            f"there is no {path}",
+            "make it with fedmeta certs, copy it here, or write --insecure for a trial",
+        )
+    return str(path)
 
 
 def _found(command: Sequence[str], env: Mapping[str, str]) -> list[str]:

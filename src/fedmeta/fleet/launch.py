@@ -1,24 +1,30 @@
-"""A fleet as processes: the platform's SuperLink with its keys and its run, and the edges."""
+"""A fleet as processes: the platform's SuperLink with its keys and its run, and the edges.
+
+The run is in another process, seen through its folder: rounds as they come, and how it ended.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmeta.core.storage import read_json, write_json, writing
+from fedmeta.core.errors import FedmetaError
+from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import read_json, write_json
 from fedmeta.fleet import flower_commands as programs
-from fedmeta.fleet.flower_commands import Credentials
-from fedmeta.fleet.follow import RunFollower, is_running
-from fedmeta.fleet.plan import FOLDER
+from fedmeta.fleet.flower_commands import ProgramError
+from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.server_app import OUTCOME
 from fedmeta.training.callbacks import Callback
 
-APP, LOG = "app", "superlink.log"
+APP = "app"
 _REGISTERED = "registered.json"
+_POLL, _SILENCE = 0.5, 60.0  # seconds between reads; without new rounds before Flower is asked
 
 
 @dataclass(frozen=True)
@@ -29,13 +35,13 @@ class Host:
         folder: of the run; has a plan and, in its folder `fleet`, an app.
         address: host name or address to listen at.
         port: to listen at.
-        credentials: None: neither encrypted nor authenticated.
+        certs: folder of the keys; None: neither encrypted nor authenticated.
     """
 
     folder: Path
     address: str
     port: int
-    credentials: Credentials | None
+    certs: Path | None
 
     @property
     def place(self) -> Path:
@@ -47,15 +53,10 @@ class Host:
         """Flower's own folder."""
         return self.place / "flower"
 
-    @property
-    def log(self) -> Path:
-        """What Flower says."""
-        return self.place / LOG
-
     def commands(self, keys: Sequence[Path]) -> list[list[str]]:
         """All that is started here, in Flower's own words."""
         return [
-            programs.superlink(self.place, self.address, self.port, self.credentials),
+            programs.superlink(self.place, self.address, self.port, self.certs),
             *(programs.register(key) for key in keys),
             programs.submit(self.place / APP, self.folder),
         ]
@@ -65,29 +66,20 @@ class Host:
 def running_platform(host: Host, keys: Sequence[Path]) -> Iterator[subprocess.Popen[bytes]]:
     """A SuperLink that lets in the edges with these public keys, as long as the context lasts."""
     programs.check_free(host.address, host.port)
-    with writing(host.place):
-        host.place.mkdir(parents=True, exist_ok=True)
-    programs.write_config(host.home, host.port, host.credentials)
-    command, *_ = host.commands([])
-    with programs.running(command, host.home, host.log) as process:
-        programs.await_port("127.0.0.1", host.port, process, host.log)
+    programs.write_config(host.home, host.port, host.certs)
+    command, log = host.commands([])[0], host.place / "superlink.log"
+    with programs.running(command, host.home, log) as process:
+        programs.await_port("127.0.0.1", host.port, process, log)
         _register_only(host, keys)
         yield process
 
 
 @contextmanager
 def running_edge(
-    name: str, home: Path, platform: str, credentials: Credentials | None
+    name: str, home: Path, platform: str, certs: Path | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """An edge's SuperNode and its worker, as long as the context lasts.
-
-    Args:
-        name: of the edge.
-        home: its folder.
-        platform: HOST:PORT to join.
-        credentials: None: neither encrypted nor authenticated.
-    """
-    node = programs.supernode(name, home, platform, programs.free_port(), credentials)
+    """An edge's SuperNode (see `supernode`) and its worker, as long as the context lasts."""
+    node = programs.supernode(name, home, platform, certs)
     flower, worker = home / "flower", programs.worker(home)
     with (
         programs.running(worker, flower, home / "worker.log"),
@@ -116,11 +108,66 @@ def run_to_end(
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
     (host.place / OUTCOME).unlink(missing_ok=True)
-    follower = RunFollower(host.folder, callbacks)
+    seen = len(RunFolder(host.folder).history())
     programs.finished(programs.submit(host.place / APP, host.folder), host.home)
 
     def is_alive() -> bool:
         listing = ["flwr", "list", programs.LINK, "--format", "json"]
         return is_running(programs.finished(listing, host.home))
 
-    follower.until_end(superlink, is_alive)
+    follow(host.folder, seen, callbacks, superlink, is_alive)
+
+
+def follow(
+    folder: Path,
+    seen: int,
+    callbacks: Sequence[Callback],
+    superlink: subprocess.Popen[bytes],
+    is_alive: Callable[[], bool],
+) -> None:
+    """Follow a run that the platform's process writes, to its end.
+
+    Args:
+        folder: of the run.
+        seen: rounds that it had before.
+        callbacks: called after every further round.
+        superlink: that carries it.
+        is_alive: asks Flower whether the run still goes on; asked only in long silence.
+
+    Raises:
+        FedmetaError: that ended it, as the platform's process said.
+    """
+    rounds = int(Plan.load(folder).table.get("training", {}).get("rounds", 100))
+    outcome, started, last = folder / FOLDER / OUTCOME, False, time.monotonic()
+    while True:
+        ended = outcome.exists()  # looked at first: rounds that were written before it are read
+        history = RunFolder(folder).history()
+        if history and not started:
+            started = True
+            for callback in callbacks:
+                callback.on_start(seen + 1, rounds)
+        for record in history[seen:]:
+            last = time.monotonic()
+            for callback in callbacks:
+                callback.on_round(record)
+        seen = max(seen, len(history))
+        if ended:
+            break
+        if superlink.poll() is not None:
+            raise ProgramError("Flower's SuperLink has ended", "go on with --resume")
+        if time.monotonic() - last > _SILENCE:
+            last = time.monotonic()
+            if not is_alive() and not outcome.exists():
+                raise ProgramError("the platform's process has ended", "go on with --resume")
+        time.sleep(_POLL)
+    told = read_json(outcome, "outcome of the run")
+    if told["code"] != 0:
+        error = FedmetaError(told["problem"], told["remedy"])
+        error.exit_code = told["code"]
+        raise error
+
+
+def is_running(listing: str) -> bool:
+    """Whether the newest run in what `flwr list --format json` printed still goes on."""
+    runs = json.loads(listing).get("runs", [])
+    return bool(runs) and not str(runs[0].get("status", "")).startswith("finished")

@@ -23,7 +23,6 @@ from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.app_bundle import shipped, write_app
 from fedmeta.fleet.certificates import make_authority, make_node, make_server
 from fedmeta.fleet.edge import Edge
-from fedmeta.fleet.flower_commands import Credentials
 from fedmeta.fleet.launch import APP, Host, run_to_end, running_edge, running_platform
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
@@ -32,14 +31,7 @@ from fedmeta.training.callbacks import Callback
 
 
 def new_plan(folder: Path, table: Table, fleet: FleetSettings, targets: EdgeData | None) -> None:
-    """Write the plan and the app of a new run.
-
-    Args:
-        folder: of the run.
-        table: its settings.
-        fleet: how to deal with edges.
-        targets: nodes to judge the model on.
-    """
+    """Write the plan of a new run (see `Plan`) and its app."""
     if (folder / FOLDER).exists():
         raise RunFolderError(
             f"{folder} holds a run already", "continue it with --resume, or choose another --out"
@@ -54,10 +46,6 @@ def resume_plan(folder: Path, typed: Table) -> Plan:
 
     Nothing that lies in a run folder is run: the app is ours, and code of the user's own is what
     was typed now.
-
-    Args:
-        folder: of the run.
-        typed: settings that name the code again.
     """
     plan = Plan.load(folder)
     refuse_code(plan.table, shipped(typed), folder)
@@ -75,11 +63,7 @@ def write_shards(
 ) -> EdgeData | None:
     """A folder with a shard of the source nodes for every edge; returns where the targets are.
 
-    Args:
-        place: for the folders.
-        federation: who holds what.
-        count: how many edges.
-        device: where a node of that name lives, if several may live together.
+    `device` tells where a node of that name lives, if several may live together.
     """
     homes = list(dict.fromkeys(device(node.name) for node in federation.sources))
     if count > len(homes):
@@ -113,23 +97,16 @@ def run_trial(
 ) -> None:
     """Start platform and edges, follow the run to its end, and stop them.
 
-    Args:
-        folder: of the run; has a plan.
-        place: has a folder for every edge.
-        certs: keys of the fleet; None: neither encrypted nor authenticated.
-        port: for the platform; None: any free one.
-        callbacks: called after every round.
+    `place` has a folder for every edge, `certs` the keys (None: neither encrypted nor
+    authenticated), `port` is the platform's (None: any free one).
     """
     homes = sorted(place.glob("edge-*"))
-    credentials = None if certs is None else Credentials(certs)
     keys = [] if certs is None else [certs / "nodes" / f"{home.name}.pub" for home in homes]
-    host = Host(folder.absolute(), "127.0.0.1", port or programs.free_port(), credentials)
+    host = Host(folder.absolute(), "127.0.0.1", port or programs.free_port(), certs)
     with ExitStack() as stack:
         superlink = stack.enter_context(running_platform(host, keys))
         for home in homes:
-            stack.enter_context(
-                running_edge(home.name, home, f"127.0.0.1:{host.port}", credentials)
-            )
+            stack.enter_context(running_edge(home.name, home, f"127.0.0.1:{host.port}", certs))
         run_to_end(host, superlink, callbacks)
 
 

@@ -95,24 +95,17 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
 
 
 def model_bytes(model: MetaModel) -> bytes:
-    """The content of the file that `MetaModel.save` writes."""
+    """The content of the file that `MetaModel.save` writes; `unpack_model` reads it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
         model.save(file)
         return file.read_bytes()
 
 
-def pack_model(model: MetaModel) -> Tensor:
-    """A meta-model as a tensor of bytes."""
-    return torch.frombuffer(bytearray(model_bytes(model)), dtype=torch.uint8)
-
-
 def unpack_model(content: Tensor, network: ModelSettings, loss: Loss) -> MetaModel:
-    """The inverse of `pack_model`.
+    """The meta-model in a tensor of bytes.
 
-    Args:
-        content: the bytes.
-        network, loss: of the run; code is never loaded because a message names it.
+    Network and loss are those of the run: code is never loaded because a message names it.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,16 @@ from fedmeta.data.federation import Federation
 from fedmeta.data.settings import DataSettings
 from fedmeta.fleet.message import Message
 from fedmeta.fleet.platform import FleetEngine
-from fedmeta.fleet.queries import EdgeQueries
+from fedmeta.fleet.queries import source_fisher, source_losses
 from fedmeta.fleet.roster import Roster, first_roster, known_federation
 from fedmeta.fleet.shards import EdgeData, read_shard
-from fedmeta.fleet.transport import FleetError, FleetSettings, Transport, check_name
+from fedmeta.fleet.transport import (
+    EdgeLink,
+    FleetError,
+    FleetSettings,
+    Transport,
+    check_name,
+)
 from fedmeta.priors import Regularizer
 from fedmeta.priors.importance import importance_file, write_importance
 from fedmeta.training import checkpoints
@@ -72,11 +78,7 @@ class Plan:
         write_json(folder / FOLDER / FILE, to_plain(self))
 
     def request(self, starts: int = 0) -> dict[str, Any]:
-        """What every message to an edge says of the run.
-
-        Args:
-            starts: how often the platform was started.
-        """
+        """What every message to an edge says of the run, and how often the platform was started."""
         table = {key: value for key, value in self.table.items() if key not in _NOT_FOR_EDGES}
         return {"run": self.run, "life": starts, "table": table}
 
@@ -99,28 +101,21 @@ def carry_out(
     callbacks: Sequence[Callback] = (),
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Run:
-    """Start the run that a folder plans, or go on with it where it was left.
-
-    Args:
-        folder: of the run; has a plan.
-        transport: reaches the edges.
-        callbacks: called after every round.
-        waiting: called with a line of text while the platform waits for edges.
-    """
+    """Start the run that a folder plans, or go on with it where it was left; see `EdgeLink`."""
     plan, place = Plan.load(folder), folder / FOLDER
     settings = RunSpec.from_dict(plan.table)
     check_fleet(plan.fleet, settings)
     prior: Regularizer | None = settings.algorithm.prior
-    request = plan.request(_count_start(place))
+    link = EdgeLink(transport, plan.fleet, plan.request(_count_start(place)), waiting)
     roster = Roster.load(place)
     if roster is None:
-        roster = _wait_for_edges(plan.fleet, settings, transport, request, waiting)
+        roster = _wait_for_edges(link, settings)
         kept = kept_scaling(settings, roster.common.shape)
         roster = roster if kept is None else replace(roster, scaling=kept)
         roster.save(place)
     found: Table = {}  # settings that were left open
     if prior is not None and settings.prior.strength == "auto":
-        found = {"prior": {"strength": _strength(plan, prior, roster, folder, transport, waiting)}}
+        found = {"prior": {"strength": _strength(plan, prior, roster, folder, link)}}
         settings = RunSpec.from_dict(merged([plan.table, found]))
     begun = (folder / "settings.json").exists()
     saved = checkpoints.rounds(RunFolder(folder).checkpoints) if begun else []
@@ -129,7 +124,7 @@ def carry_out(
 
     def engine(job: Job) -> FleetEngine:
         _describe(folder, federation)
-        return FleetEngine(job, now, transport, plan.fleet, request, place, waiting)
+        return FleetEngine(job, now, link, place)
 
     spec = settings.replaced(checkpoint_every=1)
     origin = {"table": merged([plan.table, found])}
@@ -138,10 +133,9 @@ def carry_out(
     if settings.importance == "path":
         store_importance(folder, "path", run.meta_model, federation)
     elif settings.importance == "fisher":
-        queries = EdgeQueries(transport, Roster.load(place) or now, plan.fleet, request, waiting)
         facts = {"kind": "fisher", "run": run.meta_model.about["run"], "tasks": 1}
-        file, theta = importance_file(folder, "fisher"), run.meta_model.theta
-        write_importance(file, queries.fisher(run.meta_model), theta, facts)
+        diagonal = source_fisher(link, Roster.load(place) or now, run.meta_model)
+        write_importance(importance_file(folder, "fisher"), diagonal, run.meta_model.theta, facts)
     return run
 
 
@@ -211,12 +205,7 @@ def targets_of(folder: Path) -> Federation | None:
 
 
 def _strength(
-    plan: Plan,
-    prior: Regularizer,
-    roster: Roster,
-    folder: Path,
-    transport: Transport,
-    waiting: Callable[[str], None],
+    plan: Plan, prior: Regularizer, roster: Roster, folder: Path, link: EdgeLink
 ) -> float:
     """λ = "auto" found (`fedmeta.training.prior_strength`): a run without it, then losses.
 
@@ -230,14 +219,14 @@ def _strength(
             own = merged([own, {"training": {"evaluate_every": 0}, "importance": "none"}])
             Plan(f"{plan.run}pilot", own, plan.fleet).save(pilot)
             roster.save(pilot / FOLDER)  # the same edges, and inputs scaled as they will be
-        waiting("λ is found by a run without the prior")
-        free = carry_out(pilot, transport, (), waiting).meta_model
-        edges = Roster.load(pilot / FOLDER) or roster
-        queries = EdgeQueries(transport, edges, plan.fleet, Plan.load(pilot).request(), waiting)
-        losses = queries.losses({"tied": tied_model(prior, free), "free": free})
+        link.waiting("λ is found by a run without the prior")
+        free = carry_out(pilot, link.transport, (), link.waiting).meta_model
+        edges, models = Roster.load(pilot / FOLDER), {"tied": tied_model(prior, free), "free": free}
+        asking = replace(link, request=Plan.load(pilot).request())
+        losses = source_losses(asking, edges or roster, models)
         rule = balance(prior, free, losses["tied"], losses["free"])
         write_json(file, rule._asdict())
-        waiting(f"λ = {rule.strength:.4g}")
+        link.waiting(f"λ = {rule.strength:.4g}")
     return float(read_json(file, "λ of the prior")["strength"])
 
 
@@ -258,38 +247,30 @@ def _count_start(place: Path) -> int:
     return starts
 
 
-def _wait_for_edges(
-    fleet: FleetSettings,
-    settings: RunSpec,
-    transport: Transport,
-    request: Mapping[str, Any],
-    waiting: Callable[[str], None],
-) -> Roster:
+def _wait_for_edges(link: EdgeLink, settings: RunSpec) -> Roster:
     """Wait until enough edges have introduced themselves."""
-    known: dict[int, Message] = {}
+    known, fleet = dict[int, Message](), link.settings
     end, reported = time.monotonic() + fleet.deadline, -1
-    while len(known) < fleet.edges:
-        connected = transport.connected()
+    while True:
+        connected = link.transport.connected()
         strangers = {*connected} - {*known}
-        if len(known) + len(strangers) >= fleet.edges:
-            question = Message(dict(request))
-            answers = transport.ask("introduce", dict.fromkeys(strangers, question), fleet.deadline)
-            for address, answer in answers.items():
+        here = len(known) + len(strangers)
+        if here >= fleet.edges:
+            for address, answer in link.introduced(strangers).items():
                 why = answer if isinstance(answer, str) else answer.facts.get("refused")
                 if why is not None:
                     raise FleetError(f"an edge cannot take part: {why}", "fix it and start again")
                 if isinstance(answer, Message):
                     check_name(answer, connected[address])
                     known[address] = answer
-        elif len(known) + len(strangers) != reported:
-            reported = len(known) + len(strangers)
-            waiting(f"{reported} of {fleet.edges} edges are connected")
-        if len(known) < fleet.edges:
-            if time.monotonic() > end:
-                raise FleetError(
-                    f"only {len(known) + len(strangers)} of {fleet.edges} edges connected within "
-                    f"{fleet.deadline:g} s",
-                    "start the others, or raise --deadline, and go on with --resume",
-                )
-            time.sleep(_POLL)
-    return first_roster(list(known.items()), settings.data_settings)
+        elif here != reported:
+            reported = here
+            link.waiting(f"{reported} of {fleet.edges} edges are connected")
+        if len(known) >= fleet.edges:
+            return first_roster(list(known.items()), settings.data_settings)
+        if time.monotonic() > end:
+            raise FleetError(
+                f"only {here} of {fleet.edges} edges connected within {fleet.deadline:g} s",
+                "start the others, or raise --deadline, and go on with --resume",
+            )
+        time.sleep(_POLL)

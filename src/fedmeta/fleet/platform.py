@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -26,14 +26,7 @@ from fedmeta.fleet.edge_table import EdgeStatus, read_edges, write_edges
 from fedmeta.fleet.message import Message, flatten, unpack_contribution
 from fedmeta.fleet.roster import Member, Roster
 from fedmeta.fleet.secure_rounds import mask_facts, read_masked, unmask_sum
-from fedmeta.fleet.transport import (
-    FleetError,
-    FleetSettings,
-    Transport,
-    check_name,
-    checked_reply,
-    wait_until_connected,
-)
+from fedmeta.fleet.transport import EdgeLink, FleetError, check_name, checked_reply
 from fedmeta.training.ending import diverged
 from fedmeta.training.job import Job
 from fedmeta.uplink.guard import Reply, Verdict, judge
@@ -60,26 +53,13 @@ class FleetEngine:
     Args:
         job: what is trained.
         roster: the edges, as of the newest checkpoint.
-        transport: reaches them.
-        settings: quorum and deadline.
-        request: facts that every message has: run, starts of the platform, settings table.
+        link: reaches them.
         folder: where roster and table of edges are kept.
-        waiting: called with a line of text while the platform waits for edges.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        roster: Roster,
-        transport: Transport,
-        settings: FleetSettings,
-        request: Mapping[str, Any],
-        folder: Path,
-        waiting: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._job, self._roster, self._transport = job, roster, transport
-        self._settings, self._request, self._folder = settings, dict(request), folder
-        self._waiting, self._notes = waiting, list[str]()
+    def __init__(self, job: Job, roster: Roster, link: EdgeLink, folder: Path) -> None:
+        self._job, self._roster, self._link, self._folder = job, roster, link, folder
+        self._notes: list[str] = []
         self._refused: set[int] = set()
         before = {row.name: replace(row, state="waiting") for row in read_edges(folder)}
         self._status = {
@@ -122,7 +102,7 @@ class FleetEngine:
         shared = self._job.algorithm.broadcast(state)
         for attempt in range(_ATTEMPTS):
             asked = self._asked(number, attempt)
-            least = math.ceil(self._settings.quorum * len(asked))
+            least = math.ceil(self._link.settings.quorum * len(asked))
             if self._job.uplink.secure_aggregation:
                 least = max(least, FEWEST)
             answers = self._answers(asked, shared, counted, number, attempt, least)
@@ -136,14 +116,20 @@ class FleetEngine:
             )
         else:
             self._publish()
+            silent = next(self._status[m.name] for m in asked if m.name not in answers)
             raise FleetError(
                 f"round {number} had too few edges {_ATTEMPTS} times in a row "
                 f"({len(answers)} of {len(asked)} answered, {least} are needed; "
-                f"{self._silent(asked, answers)})",
+                f"{silent.name}: {silent.state.removeprefix('not counted: ')})",
                 "bring edges back and go on with --resume, or lower --quorum",
             )
         total, rows = self._added_up(answers)
-        total = self._released(total, number)
+        total = self._job.uplink.released(  # under central privacy with noise
+            total,
+            self._weights.max(),
+            self._job.spec.participation.fraction * self.fleet.penalty,
+            randomness.fold(self._secret, number).to(self._weights.device),
+        )
         for name in answers:
             counted[name] = torch.full((), number, dtype=torch.int64)
             self._status[name].rounds += 1
@@ -167,28 +153,30 @@ class FleetEngine:
 
     def _note(self, line: str) -> None:
         self._notes.append(line)
-        self._waiting(line)
+        self._link.waiting(line)
 
     def _admit(self, state: PlatformState, counted: Tree, number: int) -> PlatformState:
         """Take in edges that are new, or back under another address, at a round's beginning."""
         known = {member.address for member in self._roster.members}
-        connected = self._transport.connected()
+        connected = self._link.transport.connected()
         strangers = {*connected} - known - self._refused
         if not strangers:
             return state
-        question = Message(self._request)
-        answers = self._transport.ask(
-            "introduce", dict.fromkeys(strangers, question), self._settings.deadline
-        )
         before, members = self._roster, len(self._roster.members)
-        for address, answer in sorted(answers.items()):
+        for address, answer in sorted(self._link.introduced(strangers).items()):
             try:
                 if isinstance(answer, str) or "refused" in answer.facts:
                     why = answer if isinstance(answer, str) else answer.facts["refused"]
                     self._note(f"an edge could not introduce itself: {why}")
                     continue
                 check_name(answer, connected[address])
-                self._check_address(answer)
+                name = str(answer.facts["name"])
+                # Keys prove addresses: who comes from another one is not who it says it is.
+                if self._link.settings.authenticated and self._roster.named(name) is not None:
+                    raise FleetError(
+                        f"an edge with another key calls itself {name}",
+                        "give every edge its own name",
+                    )
                 self._roster = self._roster.with_member(answer, address, number)
             except FedmetaError as error:
                 self._refused.add(address)
@@ -209,14 +197,6 @@ class FleetEngine:
             state, self._job.model.theta, Fleet(new.sum(), len(new))
         )
 
-    def _check_address(self, introduction: Message) -> None:
-        """Keys prove addresses: who comes from another one is not who it says it is."""
-        name = str(introduction.facts["name"])
-        if self._settings.authenticated and self._roster.named(name) is not None:
-            raise FleetError(
-                f"an edge with another key calls itself {name}", "give every edge its own name"
-            )
-
     def _asked(self, number: int, attempt: int) -> list[Member]:
         """Who is asked in a round: a seeded share of the edges."""
         draws = self._draws if attempt == 0 else randomness.fold(self._draws, attempt)
@@ -234,34 +214,36 @@ class FleetEngine:
         least: int,
     ) -> dict[str, Answer]:
         """What the edges that answered well have answered, by name."""
-        end = time.monotonic() + self._settings.deadline
+        end = time.monotonic() + self._link.settings.deadline
         # After a start everyone gets the time to come back; later a round waits for a quorum alone.
         enough = len(asked) if self._fresh else least
-        here = wait_until_connected(
-            self._transport, [m.address for m in asked], enough, end, self._waiting
-        )
+        here = self._link.connected([m.address for m in asked], enough, end)
         self._fresh = False
         vector = flatten(shared, list(shared))
         parties = [member for member in asked if member.address in here]
         masks = {}
         if self._job.uplink.secure_aggregation:
-            masks = mask_facts(parties, self._request["life"], attempt)
+            masks = mask_facts(parties, self._link.request["life"], attempt)
         messages = {m.address: self._message(m, vector, counted, number, masks) for m in parties}
-        replies = self._transport.ask("round", messages, max(end - time.monotonic(), 1.0))
+        replies = self._link.ask("round", messages, end)
         read: dict[str, Contribution] = {}
         before = {name: (row.bytes_down, row.bytes_up) for name, row in self._status.items()}
         for member in asked:
             name, status = member.name, self._status[member.name]
             silent = "no answer in time" if member.address in messages else "not connected"
-            reply = replies.get(member.address, silent)
             if member.address in messages:
                 status.bytes_down += messages[member.address].size
-            try:
-                read[name] = self._read(member, reply, shared, number)
+            known = {"run": self._link.request["run"], "round": number, "name": name}
+            try:  # what it adds to the sum; whether it may is the guard's to say
+                reply = checked_reply(replies.get(member.address, silent), known)
+                if self._job.uplink.secure_aggregation:
+                    read[name] = read_masked(reply, shared)
+                else:
+                    compression = self._job.uplink.compression
+                    read[name] = unpack_contribution(reply.tensors, shared, compression)
             except FedmetaError as error:
                 self._not_counted(name, number, error.problem)
                 continue
-            assert isinstance(reply, Message), "or it would not have been read"
             status.seen(reply.size, float(reply.facts["seconds"]))
             for line in reply.facts["notes"]:
                 self._note(f"edge {name}: {line}")
@@ -284,13 +266,20 @@ class FleetEngine:
         end: float,
     ) -> Verdict:
         """Who is counted; where sums are masked, they are opened first."""
-        known = self._as_known(read)
+        rows = self._roster.rows()
+        known = {  # what they have sent beside what the platform itself knows of their shares
+            name: Reply(
+                read[name],
+                share=float(self._weights[rows[name]].sum()),
+                weight=float(self._penalties[rows[name]].sum()),
+            )
+            for name in rows
+            if name in read
+        }
         if not self._job.uplink.secure_aggregation:
             return judge(self._job.uplink.guard, known, shared)
         addresses = {member.name: member.address for member in self._roster.members}
-        facts = {**self._request, **asked}
-        left = max(end - time.monotonic(), 1.0)
-        opened = unmask_sum(self._transport, addresses, known, facts, shared, left)
+        opened = unmask_sum(self._link, addresses, known, asked, shared, end)
         for name, size in opened.down.items():
             self._status[name].bytes_down += size
         for name, size in opened.up.items():
@@ -300,39 +289,6 @@ class FleetEngine:
     def _not_counted(self, name: str, number: int, reason: str) -> None:
         self._status[name].state = f"not counted: {reason}"
         self._note(f"round {number}: edge {name} was not counted: {reason}")
-
-    def _as_known(self, read: Mapping[str, Contribution]) -> dict[str, Reply]:
-        """What edges have sent beside what the platform itself knows of their shares."""
-        rows = self._roster.rows()
-        return {
-            name: Reply(
-                read[name],
-                share=float(self._weights[rows[name]].sum()),
-                weight=float(self._penalties[rows[name]].sum()),
-            )
-            for name in rows
-            if name in read
-        }
-
-    def _released(self, total: Contribution, number: int) -> Contribution:
-        """The sum as the platform may look at it: under central privacy with noise."""
-        fraction = self._job.spec.participation.fraction
-        return self._job.uplink.released(
-            total,
-            self._weights.max(),
-            fraction * self.fleet.penalty,
-            randomness.fold(self._secret, number).to(self._weights.device),
-        )
-
-    def _read(
-        self, member: Member, reply: Message | str, shared: Tree, number: int
-    ) -> Contribution:
-        """What a reply adds to the sum, if it is one; whether it may is the guard's to say."""
-        asked = {"run": self._request["run"], "round": number, "name": member.name}
-        reply = checked_reply(reply, asked)
-        if self._job.uplink.secure_aggregation:
-            return read_masked(reply, shared)
-        return unpack_contribution(reply.tensors, shared, self._job.uplink.compression)
 
     def _message(
         self,
@@ -344,13 +300,11 @@ class FleetEngine:
     ) -> Message:
         """What an edge is sent in a round."""
         last = int(counted[member.name])
-        base = self._roster.base_message(member)
-        facts = {**self._request, **base.facts, "round": number, "counted": last, **masks}
-        tensors = {"shared": vector, **base.tensors}
+        facts, tensors = {"round": number, "counted": last, **masks}, {"shared": vector}
         if last == 0 and number > 1:  # what its nodes start from was sent to others long ago
             theta = self._job.model.theta
             tensors["start"] = flatten(theta, list(theta))
-        return Message(facts, tensors)
+        return self._roster.message(member, self._link.request, facts, tensors)
 
     def _added_up(self, answers: Mapping[str, Answer]) -> tuple[Contribution, Tensor]:
         """Σ of the edges' sums in the order of the roster, and the places of their nodes."""
@@ -359,10 +313,6 @@ class FleetEngine:
         total = reduce(lambda one, other: map_leaves(torch.add, one, other), parts)
         places = torch.cat([torch.arange(each.start, each.stop) for each in rows.values()])
         return total, places.to(self._weights.device)
-
-    def _silent(self, asked: Sequence[Member], answers: Mapping[str, object]) -> str:
-        first = next(member for member in asked if member.name not in answers)
-        return f"{first.name}: {self._status[first.name].state.removeprefix('not counted: ')}"
 
     def _publish(self) -> None:
         write_edges(self._folder, [self._status[member.name] for member in self._roster.members])

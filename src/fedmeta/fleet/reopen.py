@@ -117,15 +117,10 @@ def open_model(path: Path, network: str | None, loss: str | None) -> MetaModel:
     else:  # which one a name means depends on the task, so on what the file says
         model = MetaModel.load(path, named, squared_error)
         model = replace(model, loss=named_loss(loss, model.task))
-    if network or loss:
-        _try(model)
+    if network or loss:  # code that was named again may be another than it was: does it still fit?
+        fitted, task = replace(model.network, theta=model.theta), model.task
+        inputs = torch.zeros(2, *model.input_shape).to(next(iter(model.theta.values())))
+        check_on_samples(fitted, inputs, task.outputs)
+        labels = torch.zeros(2).long() if task.class_names else inputs.new_zeros(2, task.outputs)
+        check_loss(model.loss, fitted, inputs, labels)
     return model
-
-
-def _try(model: MetaModel) -> None:
-    """Code that was named again may be another than it was: does it still fit?"""
-    network, task = replace(model.network, theta=model.theta), model.task
-    inputs = torch.zeros(2, *model.input_shape).to(next(iter(model.theta.values())))
-    check_on_samples(network, inputs, task.outputs)
-    labels = torch.zeros(2).long() if task.class_names else inputs.new_zeros(2, task.outputs)
-    check_loss(model.loss, network, inputs, labels)

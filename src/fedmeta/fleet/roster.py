@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fedmeta.core.errors import DataError
 from fedmeta.core.serialization import from_plain, to_plain
@@ -44,11 +45,6 @@ class Member:
     data: str
     nodes: tuple[tuple[str, int, int], ...]
     key: str = ""
-
-    @property
-    def samples(self) -> int:
-        """ΣD_i of its nodes."""
-        return sum(support + query for _, support, query in self.nodes)
 
 
 @dataclass(frozen=True)
@@ -93,10 +89,12 @@ class Roster:
         if not (folder / _ROSTER).exists():
             return None
         about = read_json(folder / _ROSTER, "roster of the fleet")
-        members = about.pop("members")
-        common = from_plain(Common, about, "roster")
+        members = tuple(
+            Member(**{**each, "nodes": tuple(map(tuple, each["nodes"]))})
+            for each in about.pop("members")
+        )
         tensors, _ = read_tensors(folder / _SCALING, "scaling of the fleet")
-        return cls(tuple(_member(each) for each in members), common, Scaling.from_tensors(tensors))
+        return cls(members, from_plain(Common, about, "roster"), Scaling.from_tensors(tensors))
 
     def until(self, number: int) -> Roster:
         """Without those that joined after a round."""
@@ -116,24 +114,26 @@ class Roster:
             for each, start, end in zip(self.members, starts, ends, strict=False)
         }
 
-    def share(self, member: Member) -> Share:
-        """What an edge must know of all the others."""
-        nodes = [node for each in self.members for node in each.nodes]
-        return Share(
-            sum(each.samples for each in self.members),
-            self.rows()[member.name].start,
-            (max(support for _, support, _ in nodes), max(query for _, _, query in nodes)),
+    def message(
+        self,
+        member: Member,
+        request: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+    ) -> Message:
+        """A message to an edge: of the run, of the fleet it is a part of, and its own content."""
+        _, support, query = zip(
+            *(node for each in self.members for node in each.nodes), strict=True
         )
-
-    def base_message(self, member: Member) -> Message:
-        """What every message to an edge says of the fleet it is a part of."""
-        facts = {
+        sizes = max(support), max(query)
+        share = Share(sum(support) + sum(query), self.rows()[member.name].start, sizes)
+        about = {
             "name": member.name,
             "data": member.data,
-            "share": asdict(self.share(member)),
+            "share": asdict(share),
             "task": asdict(self.common.task),
         }
-        return Message(facts, self.scaling.tensors())
+        return Message({**request, **about, **facts}, {**self.scaling.tensors(), **tensors})
 
     def with_member(self, introduction: Message, address: int, first: int) -> Roster:
         """With an edge that has introduced itself: a new one, or a known one that has come back."""
@@ -177,24 +177,15 @@ class Roster:
         task = facts["task"]
         unknown = sorted({*task["class_names"]} - {*common.task.class_names})
         if task["kind"] != common.task.kind or unknown:
+            new = f" with class {unknown[0]!r}, which no other had at the start" if unknown else ""
             raise DataError(
-                f"edge {member.name} has {task['kind']} labels"
-                + (
-                    f" with class {unknown[0]!r}, which no other had at the start"
-                    if unknown
-                    else ""
-                ),
+                f"edge {member.name} has {task['kind']} labels{new}",
                 "let it take part from the start of a new run",
             )
 
 
 def first_roster(introductions: Sequence[tuple[int, Message]], settings: DataSettings) -> Roster:
-    """The roster of a new run, from what edges have said of themselves.
-
-    Args:
-        introductions: address and introduction of every edge.
-        settings: how inputs are scaled.
-    """
+    """The roster of a new run, from what the edges at some addresses have said of themselves."""
     if settings.scaling_from == "pool":
         raise DataError(
             "scaling_from is 'pool', but nobody sees all samples of a fleet", "use 'sources'"
@@ -249,8 +240,3 @@ def known_federation(roster: Roster, targets: Federation | None) -> Federation:
     return Federation(
         inputs, all_labels, common.task, [*blank, *nodes], "a fleet", (), common.features
     )
-
-
-def _member(about: dict[str, Any]) -> Member:
-    nodes = tuple((name, support, query) for name, support, query in about["nodes"])
-    return Member(**{**about, "nodes": nodes})

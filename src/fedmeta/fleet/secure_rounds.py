@@ -19,7 +19,7 @@ from fedmeta.core import tree
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.roster import Member
-from fedmeta.fleet.transport import Transport
+from fedmeta.fleet.transport import EdgeLink
 from fedmeta.uplink.guard import Guard, Reply, Verdict, judge
 from fedmeta.uplink.masking import (
     FEWEST,
@@ -44,14 +44,7 @@ def public_key(home: Path) -> str:
 
 
 def mask_sum(home: Path, facts: Mapping[str, Any], total: Contribution, shared: Tree) -> Message:
-    """An edge's sum as it leaves the edge.
-
-    Args:
-        home: the edge's folder.
-        facts: of the message that it answers.
-        total: Σ contributions of its nodes.
-        shared: what it was sent; has names and order of the parameters.
-    """
+    """An edge's sum as it leaves the edge, its numbers in the order of what it was sent."""
     context = _context(facts)
     content = Content(shared, tuple(sorted(total.metrics)))
     whole = to_whole(total, content, len(context.keys))
@@ -101,34 +94,34 @@ class Unmasked(NamedTuple):
 
 
 def unmask_sum(
-    transport: Transport,
+    link: EdgeLink,
     addresses: Mapping[str, int],
     replies: Mapping[str, Reply],
-    facts: Mapping[str, Any],
+    asked: Mapping[str, Any],
     shared: Tree,
-    deadline: float,
+    end: float,
 ) -> Unmasked:
     """Open the sum of the edges that have answered; nobody is counted if it stays closed.
 
     Args:
-        transport: reaches them.
+        link: reaches them.
         addresses: of edges, by name.
         replies: from `read_masked`, with what the platform knows of each, by name.
-        facts: run, round and `mask_facts`, as edges were told.
+        asked: round and `mask_facts`, as edges were told.
         shared: what they were sent.
-        deadline: longest wait, in s.
+        end: when to wait no longer, on the monotonic clock.
     """
-    arrived = list(replies)
+    arrived, facts = list(replies), {**link.request, **asked}
     if len(arrived) < FEWEST:
         reason = f"{FEWEST} sums must arrive before their seeds may be asked for"
-        return Unmasked(Verdict({}, dict.fromkeys(arrived, reason), {}), {}, {})
+        return _nobody_counted(arrived, reason)
     kinds = {tuple(reply.contribution.metrics) for reply in replies.values()}
     if len(kinds) > 1:
-        return _nobody_counted(arrived, {}, "edges send different metrics")
+        return _nobody_counted(arrived, "edges send different metrics")
     questions = {
         addresses[name]: Message({**facts, "name": name, "arrived": arrived}) for name in arrived
     }
-    answers = transport.ask("reveal", questions, deadline)
+    answers = link.ask("reveal", questions, end)
     down = {name: questions[addresses[name]].size for name in arrived}
     seeds: dict[str, dict[str, str]] = {}
     refused, up = {}, {}
@@ -141,24 +134,23 @@ def unmask_sum(
         else:
             seeds[name], up[name] = answer.facts["seeds"], answer.size
     if refused:
-        return _nobody_counted(arrived, refused, "another edge did not reveal its seeds")._replace(
-            down=down, up=up
-        )
+        others = dict.fromkeys(arrived, "another edge did not reveal its seeds")
+        return Unmasked(Verdict({}, {**others, **refused}, {}), down, up)
     vectors = [reply.contribution.update[_MASKED] for reply in replies.values()]
     total: Tensor = sum(vectors, -mask_of(seeds, len(vectors[0])))
     whole = from_whole(total, Content(shared, next(iter(kinds))))
     share, weight = (sum(each) for each in zip(*(r[1:] for r in replies.values()), strict=True))
     # Seeds that are not those of the masks leave noise, which no weight survives.
     if wrong := judge(Guard(), {"all": Reply(whole, share, weight)}, shared).refused:
-        return _nobody_counted(arrived, {}, f"the sum of all edges cannot be: {wrong['all']}")
+        return _nobody_counted(arrived, f"the sum of all edges cannot be: {wrong['all']}")
     nothing = map_leaves(torch.zeros_like, whole)
     return Unmasked(
         Verdict({**dict.fromkeys(arrived, nothing), arrived[0]: whole}, {}, {}), down, up
     )
 
 
-def _nobody_counted(arrived: Sequence[str], refused: Mapping[str, str], reason: str) -> Unmasked:
-    return Unmasked(Verdict({}, {**dict.fromkeys(arrived, reason), **refused}, {}), {}, {})
+def _nobody_counted(arrived: Sequence[str], reason: str) -> Unmasked:
+    return Unmasked(Verdict({}, dict.fromkeys(arrived, reason), {}), {}, {})
 
 
 def _fits(answer: Message, name: str, lost: set[str], facts: Mapping[str, Any]) -> bool:

@@ -67,7 +67,9 @@ class FleetTasks:
             if not (run.path / FOLDER / FILE).exists():  # not planned, or killed while it was
                 shutil.rmtree(run.path, ignore_errors=True)
                 shutil.rmtree(place, ignore_errors=True)
-                self._plan(sequence, number, past, repeat, place)
+                targets = write_shards(place, repeat.federation, self.fleet.edges, device)
+                table = _table(sequence, number, past, repeat, place)
+                new_plan(run.path, table, self.fleet, targets)
             else:
                 resume_plan(run.path, sequence.table_of_task(number, repeat.spec.training.seed))
             try:
@@ -78,24 +80,6 @@ class FleetTasks:
         file = importance_file(run.path, "fisher")
         if file.exists():
             past.fishers.append(read_importance(file, load_theta(run.path), "fisher"))
-
-    def _plan(
-        self, sequence: TaskSequence, number: int, past: Past, repeat: RunRequest, place: Path
-    ) -> None:
-        assert repeat.folder is not None
-        training = repeat.spec.training
-        last = number + 1 == len(sequence.tasks)
-        weighs = sequence.method.prior == "fisher" and sequence.pull > 0 and not last
-        table = merged(
-            [
-                sequence.table_of_task(number, training.seed),
-                {"training": {"rounds": training.rounds}},
-                {"importance": "fisher"} if weighs else {},
-            ]
-        )
-        targets = write_shards(place, repeat.federation, self.fleet.edges, device)
-        table |= _carried(sequence, number, past, repeat, place)
-        new_plan(repeat.folder, table, self.fleet, targets)
 
 
 def device(node: str) -> str:
@@ -109,16 +93,20 @@ def device(node: str) -> str:
     return re.sub(r"^task-\d+/", "", node)
 
 
-def _carried(
+def _table(
     sequence: TaskSequence, number: int, past: Past, repeat: RunRequest, place: Path
 ) -> Table:
-    """What a task takes over, as settings that name files."""
-    start = repeat.spec.start
+    """The settings of a task; what it takes over are names of files."""
+    training, start = repeat.spec.training, repeat.spec.start
+    last = number + 1 == len(sequence.tasks)
+    weighs = sequence.method.prior == "fisher" and sequence.pull > 0 and not last
+    own = {"training": {"rounds": training.rounds}, **({"importance": "fisher"} if weighs else {})}
+    table = merged([sequence.table_of_task(number, training.seed), own])
     if start is None:
-        return {}
+        return table
     assert not isinstance(start, str), "a task starts from the model before it"
     place, first = place.absolute(), past.models[0]
-    table: Table = {"init": str(place / "initial.safetensors")}
+    table["init"] = str(place / "initial.safetensors")
     replace(first, theta=start).save(table["init"])
     prior: Regularizer | None = repeat.spec.algorithm.prior
     if prior is None:
@@ -128,13 +116,13 @@ def _carried(
         replace(first, theta=prior.prior).save(file)
     else:  # heads of other tasks are left out
         write_tensors(file, prior.prior, {})
-    own: Table = {"model": str(file), "strength": prior.strength, "kind": sequence.method.prior}
+    tied: Table = {"model": str(file), "strength": prior.strength, "kind": sequence.method.prior}
     if isinstance(prior, SquaredMahalanobis):
-        own["importance"] = str(place / "importance.safetensors")
+        tied["importance"] = str(place / "importance.safetensors")
         diagonal = tree.scale(2.0, prior.importance)  # A = ½F
-        write_importance(Path(own["importance"]), diagonal, prior.prior, {"kind": "fisher"})
+        write_importance(Path(tied["importance"]), diagonal, prior.prior, {"kind": "fisher"})
     elif sequence.method.prior == "outputs":
-        own["data"] = str(place / "unlabelled.npz")
+        tied["data"] = str(place / "unlabelled.npz")
         rows = np.concatenate(past.drawn.platform[:number])
-        np.savez(own["data"], x=past.drawn.tasks[0].inputs[rows])
-    return {**table, "prior": own}
+        np.savez(tied["data"], x=past.drawn.tasks[0].inputs[rows])
+    return {**table, "prior": tied}

@@ -63,11 +63,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 class GridTransport:
-    """Flower's grid as a transport.
-
-    Args:
-        grid: of the run.
-    """
+    """Flower's grid as a transport."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

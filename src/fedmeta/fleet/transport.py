@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from fedmeta.core.errors import FedmetaError, require, require_positive, require_whole
 from fedmeta.fleet.message import Message
@@ -64,32 +64,45 @@ class Transport(Protocol):
         ...
 
 
-def wait_until_connected(
-    transport: Transport,
-    asked: Collection[int],
-    enough: int,
-    end: float,
-    waiting: Callable[[str], None],
-) -> list[int]:
-    """Those asked who are connected, once there are enough of them or time is up.
+@dataclass(frozen=True)
+class EdgeLink:
+    """How a run reaches its edges.
 
     Args:
-        transport: knows who is connected.
-        asked: their addresses.
-        enough: how many to wait for.
-        end: when to wait no longer, on the monotonic clock.
-        waiting: called with a line of text if there is a wait.
+        transport: carries messages.
+        settings: quorum and deadline.
+        request: facts that every message has: run, starts of the platform, settings table.
+        waiting: called with a line of text while the platform waits, and when an edge fails.
     """
-    reported = False
-    while True:
-        connected = transport.connected()
-        here = [address for address in asked if address in connected]
-        if len(here) >= enough or time.monotonic() >= end:
-            return here
-        if not reported:
-            waiting(f"waiting for {enough - len(here)} of {len(asked)} edges")
-            reported = True
-        time.sleep(_POLL)
+
+    transport: Transport
+    settings: FleetSettings
+    request: Mapping[str, Any]
+    waiting: Callable[[str], None]
+
+    def introduced(self, addresses: Collection[int]) -> dict[int, Message | str]:
+        """What edges say of themselves, by address."""
+        questions = dict.fromkeys(addresses, Message(dict(self.request)))
+        return self.transport.ask("introduce", questions, self.settings.deadline)
+
+    def connected(self, asked: Collection[int], enough: int, end: float) -> list[int]:
+        """Who of those asked is connected, once enough are or the monotonic clock is at `end`."""
+        reported = False
+        while True:
+            connected = self.transport.connected()
+            here = [address for address in asked if address in connected]
+            if len(here) >= enough or time.monotonic() >= end:
+                return here
+            if not reported:
+                self.waiting(f"waiting for {enough - len(here)} of {len(asked)} edges")
+                reported = True
+            time.sleep(_POLL)
+
+    def ask(
+        self, kind: Kind, messages: Mapping[int, Message], end: float
+    ) -> dict[int, Message | str]:
+        """`Transport.ask` with the time that is left, at least a second."""
+        return self.transport.ask(kind, messages, max(end - time.monotonic(), 1.0))
 
 
 def check_name(introduction: Message, let_in_as: str) -> None:
@@ -103,12 +116,7 @@ def check_name(introduction: Message, let_in_as: str) -> None:
 
 
 def checked_reply(reply: Message | str, asked: Mapping[str, object]) -> Message:
-    """A reply, if it is one to what was asked; else an error that says why not.
-
-    Args:
-        reply: from `Transport.ask`.
-        asked: facts of the message that it must repeat.
-    """
+    """A reply, if it repeats these facts of what was asked; else an error that says why not."""
     if isinstance(reply, str):
         raise FleetError(reply, "check it")
     if "refused" in reply.facts:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import jinja2
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fedmeta.core.errors import DataError, FedmetaError, RunFolderError
+from fedmeta.report import format as fmt
 from fedmeta.report import report_page
 from fedmeta.report.reading import read_comparison, read_run
 from fedmeta.report.sequence_page import read_sequence_facts
@@ -30,19 +33,17 @@ from fedmeta.ui.run_view import run_content
 from fedmeta.ui.runs import RunIndex
 from fedmeta.ui.security import RequestFilter
 from fedmeta.ui.side_by_side import side_by_side
-from fedmeta.ui.templating import FOLDER, STYLE_OF_REPORT, templates
 
+_HERE = Path(__file__).parent
+_REPORT = _HERE.parent / "report"  # whose colours, type and parts of pages are used here too
 _LONGEST_QUESTION = 2**20  # bytes of the JSON that a page asks with
 
 
 def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
-    """The page of a folder of runs.
-
-    Args:
-        root: the folder.
-        host: that the server is bound to.
-    """
+    """The page of a folder of runs, on a server that is bound to a host."""
     site = Site(root)
+    adapt_node = partial(site.adapt_with, site.models.adapt_node)
+    adapt_own = partial(site.adapt_with, site.models.adapt_own)
     return Starlette(
         routes=[
             Route("/", site.overview),
@@ -54,12 +55,14 @@ def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
             Route("/adapt/{name:path}", site.adapt),
             Route("/own/{name:path}", site.own),
             Route("/api/rounds/{name:path}", site.rounds),
-            Route("/api/adapt/{name:path}", site.adapt_node, methods=["POST"]),
+            Route("/api/adapt/{name:path}", adapt_node, methods=["POST"]),
             Route("/api/bring/{name:path}", site.add_file, methods=["POST"]),
-            Route("/api/adapt-own/{name:path}", site.adapt_own, methods=["POST"]),
+            Route("/api/adapt-own/{name:path}", adapt_own, methods=["POST"]),
             Route("/api/model/{token}", site.model),
-            Route("/report.css", site.style),
-            Mount("/static", StaticFiles(directory=FOLDER / "static")),
+            Route(
+                "/report.css", lambda _: FileResponse(_REPORT / "style.css", media_type="text/css")
+            ),
+            Mount("/static", StaticFiles(directory=_HERE / "static")),
         ],
         middleware=[Middleware(RequestFilter, name=host)],
         exception_handlers=dict.fromkeys((FedmetaError, HTTPException, OSError), site.show_error),
@@ -67,12 +70,7 @@ def create_app(root: Path, host: str = "127.0.0.1") -> Starlette:
 
 
 def server(root: Path, host: str = "127.0.0.1") -> uvicorn.Server:
-    """A server for the page of a folder of runs; `run` it on a socket that listens.
-
-    Args:
-        root: the folder.
-        host: that the socket is bound to.
-    """
+    """A server for the page of a folder of runs; `run` it on a socket that listens."""
     config = uvicorn.Config(
         create_app(root, host),
         log_level="warning",
@@ -85,15 +83,18 @@ def server(root: Path, host: str = "127.0.0.1") -> uvicorn.Server:
 
 
 class Site:
-    """The endpoints, over one folder of runs.
-
-    Args:
-        root: the folder.
-    """
+    """The endpoints, over one folder of runs."""
 
     def __init__(self, root: Path) -> None:
-        self._index, self._models = RunIndex(root), OpenModels()
-        self._templates = templates(root.name or str(root))
+        self._index, self.models = RunIndex(root), OpenModels()
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader([_HERE / "templates", _REPORT]),
+            autoescape=True,  # whatever comes from a run
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals.update(fmt=fmt, place=root.name or str(root))
 
     def overview(self, request: Request) -> Response:
         """The list of runs."""
@@ -133,7 +134,7 @@ class Site:
     def adapt(self, request: Request) -> Response:
         """A target of the run, its samples, and the button."""
         name, folder = self._asked(request)
-        stage = self._models.target(folder, request.query_params.get("node"))
+        stage = self.models.target(folder, request.query_params.get("node"))
         content = {"name": name, "stage": stage, "most_steps": MOST_STEPS}
         return self._page("adapt.html", {**content, "trail": self._trail(folder)})
 
@@ -141,7 +142,7 @@ class Site:
         """A place to bring one's own samples to."""
         name, folder = self._asked(request)
         limits = {"limit": uploads.LIMIT, "most_samples": uploads.MOST_SAMPLES}
-        content = {"name": name, "stage": self._models.about(folder), "most_steps": MOST_STEPS}
+        content = {"name": name, "stage": self.models.about(folder), "most_steps": MOST_STEPS}
         return self._page("own.html", {**content, **limits, "trail": self._trail(folder)})
 
     def rounds(self, request: Request) -> Response:
@@ -153,13 +154,19 @@ class Site:
         found = new_rounds(folder / "metrics.jsonl", int(offset))
         return JSONResponse({**vars(found), "ended": (folder / "summary.json").exists()})
 
-    async def adapt_node(self, request: Request) -> Response:
-        """Adapt to a target's support set."""
-        return await self._answer(request, self._models.adapt_node)
-
-    async def adapt_own(self, request: Request) -> Response:
-        """Adapt to samples that were brought."""
-        return await self._answer(request, self._models.adapt_own)
+    async def adapt_with(
+        self, work: Callable[[Path, Mapping[str, Any]], dict[str, Any]], request: Request
+    ) -> Response:
+        """Adapt to a target's support set, or to samples that were brought."""
+        _, folder = self._asked(request)
+        _check_length(request, _LONGEST_QUESTION)
+        try:
+            asked = json.loads(await uploads.read_body(request.stream()))
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            raise DataError("the request is not a JSON object", "reload the page")
+        return JSONResponse(await run_in_threadpool(work, folder, asked))
 
     async def add_file(self, request: Request) -> Response:
         """Take a file of the user's."""
@@ -167,32 +174,16 @@ class Site:
         asked = request.query_params
         _check_length(request, uploads.LIMIT)
         content = await uploads.read_body(request.stream())
-        return JSONResponse(
-            await run_in_threadpool(
-                self._models.add_file,
-                folder,
-                asked.get("set"),
-                asked.get("name", ""),
-                content,
-                invert=asked.get("invert") == "yes",
-            )
-        )
+        token, name, invert = asked.get("set"), asked.get("name", ""), asked.get("invert") == "yes"
+        work = partial(self.models.add_file, folder, token, name, content, invert=invert)
+        return JSONResponse(await run_in_threadpool(work))
 
     def model(self, request: Request) -> Response:
         """Download an adapted model."""
-        name, content = self._models.download(request.path_params["token"])
-        return Response(
-            content,
-            media_type="application/octet-stream",
-            headers={
-                "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"
-                ".safetensors"
-            },
-        )
-
-    def style(self, request: Request) -> Response:
-        """Colours and type, which the pages share with the reports."""
-        return FileResponse(STYLE_OF_REPORT, media_type="text/css")
+        name, content = self.models.download(request.path_params["token"])
+        how = f"attachment; filename*=UTF-8''{quote(name, safe='')}.safetensors"
+        kind = "application/octet-stream"
+        return Response(content, media_type=kind, headers={"Content-Disposition": how})
 
     async def show_error(self, request: Request, error: Exception) -> Response:
         """An error in words: as JSON to scripts, as a page to people."""
@@ -219,19 +210,6 @@ class Site:
 
     def _page(self, template: str, content: Mapping[str, Any], code: int = 200) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(content), code)
-
-    async def _answer(
-        self, request: Request, work: Callable[[Path, Mapping[str, Any]], dict[str, Any]]
-    ) -> Response:
-        _, folder = self._asked(request)
-        _check_length(request, _LONGEST_QUESTION)
-        try:
-            asked = json.loads(await uploads.read_body(request.stream()))
-        except ValueError:
-            asked = None
-        if not isinstance(asked, dict):
-            raise DataError("the request is not a JSON object", "reload the page")
-        return JSONResponse(await run_in_threadpool(work, folder, asked))
 
 
 def _check_length(request: Request, most: int) -> None:

@@ -43,12 +43,7 @@ class Cache(Generic[Value]):
         return token
 
     def get(self, token: object, what: str) -> Value:
-        """The value of a name that `keep` gave.
-
-        Args:
-            token: the name.
-            what: it stands for, for the message.
-        """
+        """The value of a name that `keep` gave; an error says `what` it stood for."""
         with self._lock:
             if not isinstance(token, str) or token not in self._values:
                 raise DataError(f"{what} is no longer in memory", "do the last step again")

@@ -36,7 +36,7 @@ def new_rounds(file: Path, offset: int) -> NewRounds:
         file: of the run; it need not be there yet.
         offset: of the last look, in bytes; 0 at first.
     """
-    restarted = offset > 0 and not _is_line_start(file, offset)
+    restarted = offset > 0 and _read_from(file, offset - 1)[:1] != b"\n"
     start = 0 if restarted else offset
     content = _read_from(file, start)
     whole = content[: content.rfind(b"\n") + 1]
@@ -63,10 +63,6 @@ def _read_from(file: Path, start: int) -> bytes:
         return b""
     except OSError as error:
         raise RunFolderError(f"{file.name} cannot be read ({error})", "restore it") from error
-
-
-def _is_line_start(file: Path, offset: int) -> bool:
-    return _read_from(file, offset - 1)[:1] == b"\n"
 
 
 def _record(file: Path, line: bytes) -> Record:

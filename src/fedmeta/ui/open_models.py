@@ -48,12 +48,7 @@ class OpenModels:
         return self._federations.get_or_create((folder, stamp), lambda: own_federation(run))
 
     def target(self, folder: Path, name: str | None) -> dict[str, Any]:
-        """A target and its samples, for the page.
-
-        Args:
-            folder: of the run.
-            name: of the node; None: the first target.
-        """
+        """A target and its samples, for the page; without a name the first target."""
         model, federation = self.model(folder), self.federation(folder)
         targets = federation.targets or federation.nodes
         node = targets[0] if name is None else federation.node(name)
@@ -74,12 +69,7 @@ class OpenModels:
         }
 
     def adapt_node(self, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Adapt to a target's support set.
-
-        Args:
-            folder: of the run.
-            asked: `node` and `steps`.
-        """
+        """Adapt to the support set of a target; asked are its `node` and `steps`."""
         model, federation = self.model(folder), self.federation(folder)
         node = federation.node(str(asked.get("node")))
         support, query = (
@@ -94,15 +84,7 @@ class OpenModels:
     def add_file(
         self, folder: Path, token: str | None, name: str, content: bytes, *, invert: bool
     ) -> dict[str, Any]:
-        """Add a file of the user's to a set of samples.
-
-        Args:
-            folder: of the run whose model they are for.
-            token: of the set; None starts one.
-            name: of the file.
-            content: of the file.
-            invert: turn images dark to light.
-        """
+        """Add a file of the user's (see `read_upload`) to the set of a token; None starts one."""
         model = self.model(folder)
         label = str(stored_part(RunFolder.open(folder), "data").get("label") or "label")
         before = uploads.no_samples(model) if token is None else self._recall(folder, token)
@@ -119,12 +101,7 @@ class OpenModels:
         }
 
     def adapt_own(self, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Adapt to samples that were brought.
-
-        Args:
-            folder: of the run.
-            asked: `set`, `labels`, `uses` and `steps`.
-        """
+        """Adapt to samples that were brought; asked are `set`, `labels`, `uses` and `steps`."""
         model, own = self.model(folder), self._recall(folder, asked.get("set"))
         support, tested, shown = uploads.split_uploads(
             model, own, asked.get("labels") or [], asked.get("uses") or []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from fedmeta.report import format as fmt
@@ -16,43 +16,14 @@ MOST_NODES = 200  # rows of a table; the others are counted below it
 _MOST_CLASSES = 24  # that fit beside each other as cells
 
 
-@dataclass(frozen=True)
-class NodeRow:
-    """A node of the federation.
-
-    Args:
-        name: of the node.
-        support: samples that it adapts to.
-        query: samples that it is judged on.
-        cells: share of its samples per class, from 0 to 1, in the order of the classes; empty if
-            there are too many classes to draw.
-        classes: the same in words.
-        before: metric without adapting, of targets.
-        after: metric after the steps that the algorithm takes, of targets.
-    """
-
-    name: str
-    support: int
-    query: int
-    cells: tuple[tuple[str, float], ...]
-    classes: str
-    before: float | None = None
-    after: float | None = None
-
-
 def run_content(run: RunFacts) -> dict[str, Any]:
     """Everything `run.html` needs."""
     sources, targets = run.federation.sources, run.federation.targets
     reached = {target.name: target.metric for target in run.targets}
-    steps = run.adaptation_steps
-
-    def row(node: NodeFacts) -> NodeRow:
-        metric = reached.get(node.name, {})
-        return _node(node, run.federation.class_names, metric.get(0), metric.get(steps))
-
-    shown = [row(node) for node in targets]
-    values = [value for each in shown for value in (each.before, each.after) if value is not None]
-    worst_first = sorted(shown, key=lambda each: _badness(each, run.metric), reverse=True)
+    shown = [_row(run, node, reached.get(node.name, {})) for node in targets]
+    values = [each[when] for each in shown for when in ("before", "after")]
+    better = -1 if run.metric == "accuracy" else 1
+    worst_first = sorted(shown, key=lambda each: better * (each["before"] or 0.0), reverse=True)
     return {
         "run": run,
         "headline": run_headline(run),
@@ -61,9 +32,9 @@ def run_content(run: RunFacts) -> dict[str, Any]:
         "tiles": _tiles(run),
         "targets": worst_first[:MOST_NODES],
         "targets_left_out": max(0, len(targets) - MOST_NODES),
-        "sources": [row(node) for node in sources[:MOST_NODES]],
+        "sources": [_row(run, node, {}) for node in sources[:MOST_NODES]],
         "sources_left_out": max(0, len(sources) - MOST_NODES),
-        "scale": 1.0 if run.metric == "accuracy" else max(values, default=1.0) or 1.0,
+        "scale": 1.0 if run.metric == "accuracy" else max(filter(None, values), default=1.0),
     }
 
 
@@ -84,24 +55,19 @@ def _tiles(run: RunFacts) -> list[Fact]:
     ]
 
 
-def _node(
-    node: NodeFacts, names: Sequence[str], before: float | None, after: float | None
-) -> NodeRow:
-    total = sum(node.classes.values()) or 1
+def _row(run: RunFacts, node: NodeFacts, metric: Mapping[int, float]) -> dict[str, Any]:
+    """A node as its table has it; of a target also what it reached, by number of steps."""
+    names, total = run.federation.class_names, sum(node.classes.values()) or 1
     few = bool(node.classes) and len(names) <= _MOST_CLASSES
     parts = [f"{name} ({count})" for name, count in node.classes.items()]
     more = [f"and {len(parts) - 12} more"] if len(parts) > 12 else []
-    return NodeRow(
-        node.name,
-        node.support,
-        node.query,
-        tuple((name, node.classes.get(name, 0) / total) for name in names) if few else (),
-        ", ".join(parts[:12] + more) or fmt.NO_VALUE,
-        None if before is None else finite(before),
-        None if after is None else finite(after),
-    )
-
-
-def _badness(row: NodeRow, metric: str) -> float:
-    value = row.before if row.before is not None else 0.0
-    return -value if metric == "accuracy" else value
+    return {
+        "name": node.name,
+        "support": node.support,
+        "query": node.query,
+        # Share of its samples per class, in the order of the classes; then the same in words.
+        "cells": [(name, node.classes.get(name, 0) / total) for name in names] if few else [],
+        "classes": ", ".join(parts[:12] + more) or fmt.NO_VALUE,
+        "before": finite(metric.get(0, math.nan)),
+        "after": finite(metric.get(run.adaptation_steps, math.nan)),
+    }

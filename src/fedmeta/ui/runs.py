@@ -81,11 +81,7 @@ class RunIndex:
         self._known: dict[Path, tuple[object, Row]] = {}
 
     def rows(self, below: Path | None = None) -> list[Row]:
-        """All rows, the newest first; damaged ones last.
-
-        Args:
-            below: only those inside this folder, which may be a comparison.
-        """
+        """All rows, or those inside a folder, the newest first; damaged ones last."""
         found = _found(self.root if below is None else below, _DEPTH)
         rows = [self._row(folder, kind) for folder, kind in found]
         newest_first = sorted(rows, key=lambda row: (row.created, row.name), reverse=True)
@@ -187,8 +183,8 @@ def _run(name: str, folder: Path) -> Row:
         status=str(summary["status"]),
         rounds=int(summary["rounds"]),
         metric=str(summary["metric"]),
-        before=_mean(summary["target_metric"].get("0")),
-        after=_mean(summary["target_metric"].get(steps)),
+        before=_number((summary["target_metric"].get("0") or {}).get("mean")),
+        after=_number((summary["target_metric"].get(steps) or {}).get("mean")),
     )
 
 
@@ -235,10 +231,6 @@ def _data_name(settings: Mapping[str, Any]) -> str:
 def _written(file: Path) -> str:
     """When a file was written, as runs write their dates."""
     return datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
-
-
-def _mean(statistics: Mapping[str, Any] | None) -> float | None:
-    return None if statistics is None else _number(statistics.get("mean"))
 
 
 def _number(value: Any) -> float | None:

@@ -60,11 +60,6 @@ def refusal(method: str, headers: Headers, name: str) -> str | None:
     localhost, plain addresses and the name that the server was started with are answered. What
     changes something must come from a page of ours: its origin is this very host.
 
-    Args:
-        method: of the request.
-        headers: of the request.
-        name: the host that the server was bound to.
-
     Example:
         >>> refusal("GET", Headers({"host": "127.0.0.1:8484"}), "127.0.0.1") is None
         True

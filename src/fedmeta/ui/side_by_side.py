@@ -14,11 +14,7 @@ MOST_RUNS = 8  # as many colours as can be told apart
 
 
 def side_by_side(runs: Mapping[str, RunFacts]) -> dict[str, Any]:
-    """Everything `compare.html` needs.
-
-    Args:
-        runs: two to eight, by name.
-    """
+    """Everything `compare.html` needs of two to eight runs, by name."""
     if not 2 <= len(runs) <= MOST_RUNS:
         raise SettingError(f"{len(runs)} runs are chosen", f"choose 2 to {MOST_RUNS} in the list")
     metrics = {run.metric for run in runs.values()}
@@ -30,10 +26,13 @@ def side_by_side(runs: Mapping[str, RunFacts]) -> dict[str, Any]:
         "metric": metrics.pop(),
         "same_nodes": len(digests) == 1,
         "curves": [
-            {"name": name, "points": _points(run.target_series(run.adaptation_steps))}
+            {
+                "name": name,
+                "points": list(zip(*run.target_series(run.adaptation_steps), strict=True)),
+            }
             for name, run in runs.items()
         ],
-        "losses": [{"name": name, "points": _points(_losses(run))} for name, run in runs.items()],
+        "losses": [{"name": name, "points": _losses(run)} for name, run in runs.items()],
         "differences": differences([run.settings for run in runs.values()]),
     }
 
@@ -77,10 +76,6 @@ def _result(name: str, run: RunFacts) -> dict[str, Any]:
     }
 
 
-def _losses(run: RunFacts) -> tuple[list[int], list[float]]:
-    found = run.series("meta_loss")
-    return found if found[0] else run.series("local_loss")
-
-
-def _points(series: tuple[list[int], list[float]]) -> list[tuple[int, float]]:
-    return list(zip(*series, strict=True))
+def _losses(run: RunFacts) -> list[tuple[int, float]]:
+    found = list(zip(*run.series("meta_loss"), strict=True))
+    return found or list(zip(*run.series("local_loss"), strict=True))

@@ -182,7 +182,8 @@ def _table(model: MetaModel, shown: str, suffix: str, content: bytes, label: str
             inputs = np.stack([column_numbers(file, n, columns[n]) for n in features], axis=1)
         except FedmetaError as error:  # told of the user's file, not of where it was read
             raise DataError(error.problem.replace(str(file), shown), error.remedy) from error
-    labels = [_text(value) for value in columns.get(label, [None] * len(inputs))]
+    written = columns.get(label, [None] * len(inputs))
+    labels = [None if value is None else str(value) or None for value in written]
     _label_numbers(model, labels)  # what the model does not know is told now
     rows = tuple(f"{shown}, row {number + 1}" for number in range(len(inputs)))
     shaped = inputs.astype(np.float32).reshape(len(inputs), *model.input_shape)
@@ -211,10 +212,6 @@ def _check_columns(
             f"{shown} has {rows} rows, and the page takes {MOST_SAMPLES}",
             "use fewer, or fedmeta adapt --data FILE",
         )
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None or str(value) == "" else str(value)
 
 
 def _uses(labels: Sequence[str | None]) -> tuple[Use, ...]:

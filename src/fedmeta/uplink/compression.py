@@ -50,23 +50,13 @@ class Compression:
         require(0 < self.keep <= 1, "compression.keep", self.keep, "a share above 0 and at most 1")
 
     def encoded(self, update: Tree, key: Tensor) -> Tree:
-        """What goes over the wire, as named tensors.
-
-        Args:
-            update: what is to be sent.
-            key: of the random rounding.
-        """
+        """What goes over the wire, as named tensors; the key is that of the random rounding."""
         if self.method == "8-bit":
             return _to_bytes(update, key)
         return _largest(update, self.keep) if self.method == "top-k" else update
 
     def decoded(self, wire: Tree, like: Tree) -> Tree:
-        """What the receiver makes of it.
-
-        Args:
-            wire: from `encoded`.
-            like: a tree of the names, shapes and types that are wanted.
-        """
+        """What the receiver makes of it, with the names, shapes and types of `like`."""
         if self.method == "8-bit":
             return {n: wire[n].to(leaf.dtype) * wire[n + _SCALE] for n, leaf in like.items()}
         return _spread(wire, like) if self.method == "top-k" else wire

@@ -129,12 +129,7 @@ class Verdict(NamedTuple):
 
 
 def judge(guard: Guard, replies: Mapping[str, Reply], theta: Tree) -> Verdict:
-    """Judge what edges have sent.
-
-    Args:
-        guard: the rule.
-        replies: by name of the edge.
-        theta: what it was sent in answer to, for names and shapes.
+    """Judge what edges have sent, by name, in answer to a theta of these names and shapes.
 
     Example:
         >>> theta = {"a": torch.zeros(2)}

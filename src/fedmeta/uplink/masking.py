@@ -132,11 +132,7 @@ def from_whole(total: Tensor, content: Content) -> Contribution:
 
 
 class MaskingKey:
-    """An edge's private key of a run.
-
-    Args:
-        kept: as `open` keeps it.
-    """
+    """An edge's private key of a run."""
 
     def __init__(self, kept: bytes) -> None:
         self._kept = kept
@@ -176,14 +172,7 @@ class MaskingKey:
 
 
 def masked(whole: Tensor, name: str, secret: MaskingKey, context: MaskContext) -> Tensor:
-    """z_i, see above.
-
-    Args:
-        whole: v_i, from `to_whole`.
-        name: of this edge.
-        secret: its key.
-        context: of this message.
-    """
+    """z_i of the edge of that name, see above; `whole` is its v_i, from `to_whole`."""
     _check(name, secret, context, context.keys)
     total = whole + _stream(secret.own_seed(context), len(whole))
     for other in context.keys:
@@ -196,14 +185,7 @@ def masked(whole: Tensor, name: str, secret: MaskingKey, context: MaskContext) -
 def revealed(
     arrived: Collection[str], name: str, secret: MaskingKey, context: MaskContext
 ) -> dict[str, str]:
-    """What an edge of U reveals: b_i under its own name, s_ij under those that were lost.
-
-    Args:
-        arrived: U.
-        name: of this edge.
-        secret: its key.
-        context: as it was masked for.
-    """
+    """What an edge of U reveals: b_i under its own name, s_ij under those not `arrived` (in U)."""
     _check(name, secret, context, arrived)
     pairs = {
         other: secret.pair_seed(other, context) for other in context.keys if other not in arrived
@@ -213,12 +195,7 @@ def revealed(
 
 
 def mask_of(seeds: Mapping[str, Mapping[str, str]], length: int) -> Tensor:
-    """What is left of all masks in Σ_U z_i.
-
-    Args:
-        seeds: what every edge of U has revealed, by its name.
-        length: of the vectors.
-    """
+    """What is left of all masks in Σ_U z_i, by what every edge of U has revealed."""
     total = torch.zeros(length, dtype=torch.int64)
     for name, mine in seeds.items():
         for other, seed in mine.items():

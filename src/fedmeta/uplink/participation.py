@@ -46,14 +46,9 @@ class Participation:
         if self.fraction < 1:
             scores = randomness.uniform(randomness.fold(draw, Purpose.PARTICIPANTS), nodes)
             count = max(1, round(self.fraction * nodes))
-            drawn = scores < self.fraction if self.independent else _smallest(scores, count)
-            asked = asked[drawn]
+            smallest = torch.argsort(scores, stable=True)[:count].sort().values
+            asked = asked[scores < self.fraction if self.independent else smallest]
         if self.lost > 0:
             draws = randomness.uniform(randomness.fold(draw, Purpose.LOST_UPLOADS), nodes)
             asked = asked[draws[asked] >= self.lost]
         return asked
-
-
-def _smallest(scores: Tensor, count: int) -> Tensor:
-    """Positions of the smallest scores, ascending."""
-    return torch.argsort(scores, stable=True)[:count].sort().values

@@ -122,10 +122,7 @@ class Privacy:
     def at_node(self, contribution: Contribution, weight: Tensor, key: Tensor) -> Contribution:
         """What a node lets go of: v clipped and, under "local", with noise; no metrics.
 
-        Args:
-            contribution: of the node.
-            weight: w_i.
-            key: of the noise; that of a real node must be its secret.
+        The key is that of the noise; a real node's must be its secret.
         """
         update = self.clipped(contribution.update, weight)
         if self.dp == "local":
