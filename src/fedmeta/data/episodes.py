@@ -10,8 +10,8 @@ from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.federation import Federation, Node, Task, node_names
 from fedmeta.data.partition import class_counts, deal, fit
 from fedmeta.data.pool import Pool
-from fedmeta.data.roles import choose_targets
 from fedmeta.data.settings import DataSettings
+from fedmeta.data.splitting import choose_targets
 
 Classes = npt.NDArray[np.int64]
 

@@ -45,7 +45,7 @@ class DataSettings:
         targets: names of the target nodes, instead of `target_share`.
         min_samples: nodes with fewer samples are dropped.
         precise: most samples per target of its precise set: samples of its classes beyond its own
-            query set, on which it is evaluated too; 0: none. See `fedmeta.data.precise`. Only
+            query set, on which it is evaluated too; 0: none. See `fedmeta.data.splitting`. Only
             for "random-classes", "fixed-pairs" and "dirichlet".
         task: what labels mean. None: "regression" for sinusoid, else "classification".
         label: name of the label column or array. None: "label" in tables, "y" in .npz files.
