@@ -13,7 +13,7 @@ from fedmeta.algorithms.algorithm import (
     PlatformState,
     mean_update,
 )
-from fedmeta.algorithms.baseline import Baseline
+from fedmeta.algorithms.learners import Baseline
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.core import step_sizes, tree
 from fedmeta.core.objective import Adaptation, Facts, Objective, Passes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState, displacement
-from fedmeta.algorithms.baseline import Baseline
+from fedmeta.algorithms.learners import Baseline
 from fedmeta.core import step_sizes, tree
 from fedmeta.core.errors import require, require_positive, require_whole
 from fedmeta.core.objective import Adaptation, Facts, Objective, Passes, local_descent
@@ -67,15 +67,8 @@ class FedAvg(Baseline):
     ) -> tuple[Contribution, NodeState]:
         """E local gradient steps and, where step sizes are learned, one in s."""
         model, steps = step_sizes.split(theta)
-        local, loss = local_descent(
-            objective,
-            model,
-            data,
-            self.local_steps,
-            self.step_size,
-            self.batch_size,
-            facts.key,
-        )
+        rule = self.local_steps, self.step_size, self.batch_size
+        local, loss = local_descent(objective, model, data, *rule, facts.key)
         if steps:
             slope = self.step_gradient(objective, theta, data, facts)
             local = {**local, **tree.descend(steps, self.step_rate, slope)}

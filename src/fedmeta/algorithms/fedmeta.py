@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, NodeState, PlatformState
-from fedmeta.algorithms.meta_learner import MetaLearner
+from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.core import tree
 from fedmeta.core.meta_gradient import meta_gradient

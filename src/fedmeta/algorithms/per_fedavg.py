@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState, displacement
-from fedmeta.algorithms.meta_learner import MetaLearner
+from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import require_positive, require_whole
 from fedmeta.core.meta_gradient import meta_gradient
