@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmeta.core import randomness, step_sizes, tree
-from fedmeta.core.errors import DataError, FedmetaError, ModelError, RunFolderError, SettingError
+from fedmeta.core.errors import DataError, ModelError, RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.sample_sets import Samples
@@ -174,8 +174,6 @@ class MetaModel:
             return cls(
                 model, theta, Scaling.from_tensors(scaling), task, chosen, rule, shape, about
             )
-        except FedmetaError:
-            raise
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
                 f"{file} is not a complete meta-model ({type(error).__name__}: {error})",
