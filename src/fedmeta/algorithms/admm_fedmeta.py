@@ -28,7 +28,7 @@ from fedmeta.core.errors import (
     require_whole,
 )
 from fedmeta.core.meta_gradient import meta_gradient
-from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes
+from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective
 from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.step_sizes import split
@@ -140,12 +140,6 @@ class ADMMFedMeta(MetaLearner):
     def needs_losses(self) -> bool:
         """To find ρ."""
         return self.automatic
-
-    @property
-    def passes(self) -> Passes:
-        """K meta-gradients per round."""
-        one = self.meta_gradient.passes
-        return Passes(self.local_steps * one.support, self.local_steps * one.query)
 
     def penalties(self, names: Sequence[str], weights: Tensor) -> Tensor:
         """ρ_i of every source node; w_i under "auto"."""

@@ -36,6 +36,8 @@ class StepLearner(Algorithm):
     """
 
     inner: Adaptation
+    local_steps: int = 1  # of a node in one round
+    batch_size: int | None = None  # of a local step; None takes all of a node's samples
     mixing: float = 1.0  # length of the platform's step towards the average
 
     def started(self, theta: Tree) -> Tree:
@@ -106,6 +108,12 @@ class MetaLearner(StepLearner):
         """How G is computed."""
         return MetaGradient(self.inner, self.curvature, self.difference, self.resplit)
 
+    @property
+    def passes(self) -> Passes:
+        """A meta-gradient per local step."""
+        one = self.meta_gradient.passes
+        return Passes(self.local_steps * one.support, self.local_steps * one.query)
+
     def gradients(self, support: int, query: int) -> float:
         """Mini-batches of the inner adaptation count by their samples."""
         size = self.inner.batch_size
@@ -134,15 +142,22 @@ class Baseline(StepLearner):
         require_positive("step_rate", self.step_rate)
 
     @property
-    def learning_passes(self) -> Passes:
-        """What learning step sizes costs a node per round: one adaptation, one query gradient."""
-        return Passes(0, 0) if self.inner.learned == "none" else Passes(self.inner.steps, 1)
+    def passes(self) -> Passes:
+        """One pass over all samples per local step, and what learning step sizes takes.
 
-    def learning_gradients(self, support: int, query: int) -> float:
-        """The same in gradients of single samples; mini-batches count by their samples."""
-        size = self.inner.batch_size
-        batch = support if size is None else min(size, support)
-        return self.learning_passes.support * batch + self.learning_passes.query * query
+        That is one adaptation and one query gradient.
+        """
+        learned = self.inner.learned != "none"
+        return Passes(self.local_steps + learned * self.inner.steps, self.local_steps + learned)
+
+    def gradients(self, support: int, query: int) -> float:
+        """Mini-batches count by their samples."""
+        batch, inner_batch = (
+            held if size is None else min(size, held)
+            for size, held in ((self.batch_size, support + query), (self.inner.batch_size, support))
+        )
+        learning = self.inner.steps * inner_batch + query if self.inner.learned != "none" else 0
+        return self.local_steps * batch + learning
 
     def step_gradient(
         self, objective: Objective, joint: Tree, data: NodeData, facts: Facts

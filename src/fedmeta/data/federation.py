@@ -258,11 +258,10 @@ def _check(federation: Federation) -> None:
     if len(precise):
         _check_precise(federation)
         used = np.unique(everything)
-    if np.issubdtype(federation.inputs.dtype, np.floating):
-        _check_finite(federation, federation.inputs, "features", used)
-    if np.issubdtype(federation.labels.dtype, np.floating):
-        _check_finite(federation, federation.labels, "labels", used)
-    elif len(used) and federation.task.kind == "classification":
+    _check_finite(federation, federation.inputs, "features", used)
+    _check_finite(federation, federation.labels, "labels", used)
+    whole = not np.issubdtype(federation.labels.dtype, np.floating)
+    if whole and federation.task.kind == "classification":
         seen = federation.labels[used]
         if seen.min() < 0 or seen.max() >= federation.task.outputs:
             raise DataError(
@@ -304,6 +303,8 @@ def _check_precise(federation: Federation) -> None:
 def _check_finite(
     federation: Federation, values: npt.NDArray[Any], what: str, used: Positions
 ) -> None:
+    if not np.issubdtype(values.dtype, np.floating):
+        return
     flat = values.reshape(len(values), -1)
     for start in range(0, len(used), 65536):  # in blocks: the pool may be larger than memory
         rows = used[start : start + 65536]

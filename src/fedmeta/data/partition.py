@@ -96,7 +96,7 @@ def dirichlet(pool: Pool, settings: DataSettings, rng: np.random.Generator) -> P
     left; after a few vain draws it takes a random sample of what is left.
     """
     left = class_counts(pool)
-    sizes = _sizes(settings.samples, settings.nodes, rng)
+    sizes = rng.integers(*settings.samples, settings.nodes, endpoint=True)
     if sizes.sum() > left.sum():
         raise _too_many(int(sizes.sum()), left, pool, settings.nodes)
     counts = np.empty((settings.nodes, len(left)), np.int64)
@@ -222,17 +222,13 @@ def deal(
     return np.split(given, np.cumsum(counts.sum(axis=1))[:-1])
 
 
-def _sizes(between: tuple[int, int], nodes: int, rng: np.random.Generator) -> Counts:
-    return rng.integers(*between, nodes, endpoint=True)
-
-
 def _counts_per_class(settings: DataSettings, rng: np.random.Generator) -> Counts:
     """(nodes, k) samples of each class of a node; what does not divide evenly goes to the first."""
     k = settings.classes_per_node
     if settings.samples_per_class is not None:
-        each = _sizes(settings.samples_per_class, settings.nodes, rng)
+        each = rng.integers(*settings.samples_per_class, settings.nodes, endpoint=True)
         return np.repeat(each[:, None], k, axis=1)
-    sizes = _sizes(settings.samples, settings.nodes, rng)[:, None]
+    sizes = rng.integers(*settings.samples, settings.nodes, endpoint=True)[:, None]
     return sizes // k + (np.arange(k) < sizes % k)
 
 

@@ -137,8 +137,11 @@ def _content(path: Path) -> bytes:
 def _read_pickled(path: Path, labels_key: bytes, classes: int) -> tuple[Array, Array]:
     batch = load_pickle(path)
     data, labels = batch.get(b"data"), batch.get(labels_key)
-    listed = isinstance(data, _PickledBytes) and isinstance(labels, list)
-    if not listed or not all(isinstance(label, int) for label in labels):
+    if (
+        not isinstance(data, _PickledBytes)
+        or not isinstance(labels, list)
+        or not all(isinstance(label, int) for label in labels)
+    ):
         raise DataError(
             f"{path} lacks 'data' (bytes) or {labels_key.decode()!r} (whole numbers)",
             "fetch it again",
