@@ -74,18 +74,15 @@ class Geometry:
     @property
     def outputs(self) -> tuple[int, ...]:
         """Channels and space of the output of a convolution that is not transposed."""
-        space = (
-            (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
-            for size, taps, stride, padding, dilation in zip(
-                self.inputs[1:],
-                self.kernel[2:],
-                self.stride,
-                self.padding,
-                self.dilation,
-                strict=True,
-            )
-        )
-        return (self.kernel[0], *space)
+        sizes, taps = self.inputs[1:], self.kernel[2:]
+        rooms = map(_room, sizes, taps, self.padding, self.dilation)
+        counts = (room // stride + 1 for room, stride in zip(rooms, self.stride, strict=True))
+        return (self.kernel[0], *counts)
+
+
+def _room(size: int, taps: int, padding: int, dilation: int) -> int:
+    """How far a window can move along an axis."""
+    return size + 2 * padding - dilation * (taps - 1) - 1
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class Window:
 
     def _along(self, axis: int, size: int) -> int:
         stride, padding = self.stride[axis], self.padding[axis]
-        room = size + 2 * padding - self.dilation[axis] * (self.size[axis] - 1) - 1
+        room = _room(size, self.size[axis], padding, self.dilation[axis])
         count = (room + (stride - 1 if self.ceil_mode else 0)) // stride + 1
         if self.ceil_mode and (count - 1) * stride >= size + padding:
             count -= 1  # a window must start inside the image or its left border
