@@ -17,7 +17,7 @@ from experiments.results import Results, machine_words, point_table
 from experiments.statistics import rounded
 from experiments.tables import leaves, markdown
 from experiments.training import Progress, execution_of, federation, short, train_seeds
-from fedmeta.algorithms.baseline import Baseline
+from fedmeta.algorithms.learners import Baseline
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.tables import Table
 from fedmeta.core.errors import DivergedError

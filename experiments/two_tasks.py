@@ -21,7 +21,7 @@ from fedmeta.config.tables import Table, merged, subtable
 from fedmeta.core.errors import DivergedError
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out
 from fedmeta.data.federation import Role
-from fedmeta.data.precise import with_precise
+from fedmeta.data.splitting import with_precise
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.search import Point, Trial, best_point, search

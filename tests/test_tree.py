@@ -18,7 +18,7 @@ def test_arithmetic_by_hand() -> None:
     assert numbers(tree.scale(2, A)) == [2, 4, 6]
     assert numbers(tree.combine(2, A, -0.5, B)) == [-3, -6, -9]
     assert numbers(tree.zeros_like(A)) == [0, 0, 0]
-    assert numbers(tree.transform(torch.maximum, A, B)) == [10, 20, 30]
+    assert numbers(tree.map_leaves(torch.maximum, A, B)) == [10, 20, 30]
     assert float(tree.squared_norm(A)) == 14
     assert tree.size(A) == 3
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedmeta.core.errors import DataError
 from fedmeta.data import DataSettings
-from fedmeta.data.episodes import draw_episodes
+from fedmeta.data.partition import draw_episodes
 
 from .conftest import pool_of
 

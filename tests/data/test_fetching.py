@@ -18,8 +18,7 @@ from cli.calling import call, succeed
 from fedmeta.core.errors import DataError, FedmetaError
 from fedmeta.data import download as fetching
 from fedmeta.data.download import Source, download, fetch
-from fedmeta.data.readers.cifar import read_cifar
-from fedmeta.data.readers.cifar_binary import BINARY
+from fedmeta.data.readers.cifar import BINARY, read_cifar
 
 pytestmark = pytest.mark.usefixtures("no_data")
 CONTENT = np.random.default_rng(0).bytes(3_000_000)

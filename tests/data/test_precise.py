@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedmeta.data import DataSettings, Node, fit_scaling, load
-from fedmeta.data.precise import equal_parts, with_precise
+from fedmeta.data.splitting import equal_parts, with_precise
 
 BY_CLASS = ["random-classes", "fixed-pairs", "dirichlet"]
 

@@ -3,7 +3,7 @@ import pytest
 
 from fedmeta.core.errors import DataError
 from fedmeta.data import DataSettings
-from fedmeta.data.roles import choose_targets
+from fedmeta.data.splitting import choose_targets
 
 
 def chosen(count, seed=0, **fields):

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
 from fedmeta.engine.nodewise import kernels, matrix_products, torch_pooling
-from fedmeta.engine.nodewise.geometry import Geometry
+from fedmeta.engine.nodewise.geometry import Geometry, Window
 from fedmeta.engine.nodewise.layers import NodewiseLayers
-from fedmeta.engine.nodewise.windows import Window
 from fedmeta.models.networks import ModelSettings, build
 
 DEVICE = "cuda"

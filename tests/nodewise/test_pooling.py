@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import grad, vjp, vmap
 from torch.nn import functional
 
+from fedmeta.engine.nodewise.geometry import Window
 from fedmeta.engine.nodewise.pooling import average_pool, max_pool
-from fedmeta.engine.nodewise.windows import Window
 from nodewise.loops import close, randn
 
 WINDOWS = {

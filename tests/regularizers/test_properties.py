@@ -247,7 +247,7 @@ def test_gradients_on_positive_numbers_by_formula(data: st.DataObject) -> None:
     """log(x/p) and 1/p − 1/x, through the derivative of the map."""
     case = CASES["KL, softplus"]
     prior, theta = data.draw(models(case)), data.draw(models(case))
-    x, p = (tree.transform(torch.exp, each) for each in (theta, prior))
+    x, p = (tree.map_leaves(torch.exp, each) for each in (theta, prior))
     on_exp = PositiveParameters(torch.exp)
     kl = {n: 0.7 * x[n] * (theta[n] - prior[n]) for n in x}
     ratio = {n: 0.7 * x[n] * (1 / p[n] - 1 / x[n]) for n in x}

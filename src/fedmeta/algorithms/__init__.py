@@ -1,4 +1,4 @@
-"""The algorithms, by name: one file each, all behind the contract of `base`."""
+"""The algorithms, by name: one file each, all behind the contract of `algorithm`."""
 
 from __future__ import annotations
 

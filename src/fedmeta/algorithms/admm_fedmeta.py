@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -18,7 +18,7 @@ from fedmeta.algorithms.algorithm import (
     PlatformState,
     mean_update,
 )
-from fedmeta.algorithms.meta_learner import MetaLearner
+from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import (
     SettingError,
@@ -28,12 +28,16 @@ from fedmeta.core.errors import (
     require_whole,
 )
 from fedmeta.core.meta_gradient import meta_gradient
-from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective, Passes
+from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective
 from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.step_sizes import split
 from fedmeta.core.tree import Tree
 from fedmeta.priors import Regularizer, with_proximal
+
+_WITH_PENALTY = frozenset(
+    {"penalty_unit", "local_steps", "local_step_size", "platform", "rule", "dual_deviation"}
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,13 @@ class ADMMFedMeta(MetaLearner):
             with_proximal(self.prior)  # refuses what has no such step
         if isinstance(self.penalty, str):
             require_choice("penalty", self.penalty, ("auto",))
-            self._check_automatic()
+            for each in fields(self):  # what needs a penalty that the nodes know
+                value = getattr(self, each.name)
+                if each.name in _WITH_PENALTY and value != each.default:
+                    raise SettingError(
+                        f"{each.name} is {value!r} but penalty is 'auto'",
+                        f"give a penalty as a number, or leave {each.name} out",
+                    )
         else:
             rhos = self.penalty if isinstance(self.penalty, Mapping) else {"": self.penalty}
             for node, rho in rhos.items():
@@ -120,23 +130,6 @@ class ADMMFedMeta(MetaLearner):
         require_positive("longest_step", self.longest_step)
         fades = 0 <= self.averaging < 1
         require(fades, "averaging", self.averaging, "a number from 0 to below 1")
-
-    def _check_automatic(self) -> None:
-        """Refuse what needs a penalty that the nodes know."""
-        plain = {
-            "penalty_unit": "node",
-            "local_steps": 1,
-            "local_step_size": None,
-            "platform": "linearised",
-            "rule": "participants",
-            "dual_deviation": 0.0,
-        }
-        for name, value in plain.items():
-            if getattr(self, name) != value:
-                raise SettingError(
-                    f"{name} is {getattr(self, name)!r} but penalty is 'auto'",
-                    f"give a penalty as a number, or leave {name} out",
-                )
 
     @property
     def automatic(self) -> bool:
@@ -147,12 +140,6 @@ class ADMMFedMeta(MetaLearner):
     def needs_losses(self) -> bool:
         """To find ρ."""
         return self.automatic
-
-    @property
-    def passes(self) -> Passes:
-        """K meta-gradients per round."""
-        one = self.meta_gradient.passes
-        return Passes(self.local_steps * one.support, self.local_steps * one.query)
 
     def penalties(self, names: Sequence[str], weights: Tensor) -> Tensor:
         """ρ_i of every source node; w_i under "auto"."""

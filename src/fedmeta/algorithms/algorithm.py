@@ -129,7 +129,6 @@ class Algorithm(Protocol):
         facts: Facts,
     ) -> tuple[Contribution, NodeState]:
         """What a node does with what it was sent; runs under vmap."""
-        ...
 
     def platform_step(
         self, state: PlatformState, total: Contribution, fleet: Fleet
@@ -146,12 +145,10 @@ class Algorithm(Protocol):
 
     def adaptation(self, state: PlatformState) -> Adaptation:
         """How a target adapts this algorithm's model."""
-        ...
 
     @property
     def passes(self) -> Passes:
         """Gradient passes of one node in one round, with full batches."""
-        ...
 
     def gradients(self, support: int, query: int) -> float:
         """Gradients of single samples that a node with such sets computes in one round."""

@@ -13,10 +13,10 @@ from fedmeta.algorithms.algorithm import (
     PlatformState,
     mean_update,
 )
-from fedmeta.algorithms.baseline import Baseline
+from fedmeta.algorithms.learners import Baseline
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.core import step_sizes, tree
-from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
+from fedmeta.core.objective import Adaptation, Facts, Objective
 from fedmeta.core.sample_sets import NodeData, union
 from fedmeta.core.tree import Tree
 
@@ -49,16 +49,6 @@ class Centralised(Baseline):
     def server(self) -> ServerOptimizer:
         """The optimiser."""
         return ServerOptimizer(self.optimizer, self.step_size)
-
-    @property
-    def passes(self) -> Passes:
-        """One pass over all samples, and what learning step sizes takes."""
-        support, query = self.learning_passes
-        return Passes(1 + support, 1 + query)
-
-    def gradients(self, support: int, query: int) -> float:
-        """Mini-batches of the inner adaptation count by their samples."""
-        return support + query + self.learning_gradients(support, query)
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState, displacement
-from fedmeta.algorithms.baseline import Baseline
+from fedmeta.algorithms.learners import Baseline
 from fedmeta.core import step_sizes, tree
 from fedmeta.core.errors import require, require_positive, require_whole
-from fedmeta.core.objective import Adaptation, Facts, Objective, Passes, local_descent
+from fedmeta.core.objective import Adaptation, Facts, Objective, local_descent
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
 
@@ -50,32 +50,13 @@ class FedAvg(Baseline):
         fits = self.batch_size is None or self.batch_size >= 1
         require(fits, "batch_size", self.batch_size, "a whole number ≥ 1, or leave it out")
 
-    @property
-    def passes(self) -> Passes:
-        """E passes over all samples, and what learning step sizes takes."""
-        support, query = self.learning_passes
-        return Passes(self.local_steps + support, self.local_steps + query)
-
-    def gradients(self, support: int, query: int) -> float:
-        """Mini-batches count by their samples."""
-        held = support + query
-        batch = held if self.batch_size is None else min(self.batch_size, held)
-        return self.local_steps * batch + self.learning_gradients(support, query)
-
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
     ) -> tuple[Contribution, NodeState]:
         """E local gradient steps and, where step sizes are learned, one in s."""
         model, steps = step_sizes.split(theta)
-        local, loss = local_descent(
-            objective,
-            model,
-            data,
-            self.local_steps,
-            self.step_size,
-            self.batch_size,
-            facts.key,
-        )
+        rule = self.local_steps, self.step_size, self.batch_size
+        local, loss = local_descent(objective, model, data, *rule, facts.key)
         if steps:
             slope = self.step_gradient(objective, theta, data, facts)
             local = {**local, **tree.descend(steps, self.step_rate, slope)}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, NodeState, PlatformState
-from fedmeta.algorithms.meta_learner import MetaLearner
+from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.core import tree
 from fedmeta.core.meta_gradient import meta_gradient
-from fedmeta.core.objective import Facts, Objective, Passes
+from fedmeta.core.objective import Facts, Objective
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
 
@@ -48,11 +48,6 @@ class FedMeta(MetaLearner):
     def server(self) -> ServerOptimizer:
         """The platform's optimiser."""
         return ServerOptimizer(self.optimizer, self.step_size)
-
-    @property
-    def passes(self) -> Passes:
-        """One meta-gradient per round."""
-        return self.meta_gradient.passes
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""

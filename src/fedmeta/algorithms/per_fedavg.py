@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState, displacement
-from fedmeta.algorithms.meta_learner import MetaLearner
+from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import require_positive, require_whole
 from fedmeta.core.meta_gradient import meta_gradient
-from fedmeta.core.objective import Facts, Objective, Passes
+from fedmeta.core.objective import Facts, Objective
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
 
@@ -45,12 +45,6 @@ class PerFedAvg(MetaLearner):
         super().__post_init__()
         require_positive("step_size", self.step_size)
         require_whole("local_steps", self.local_steps, 1)
-
-    @property
-    def passes(self) -> Passes:
-        """E meta-gradients per round."""
-        one = self.meta_gradient.passes
-        return Passes(self.local_steps * one.support, self.local_steps * one.query)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts

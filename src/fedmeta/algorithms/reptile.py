@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, PlatformState
 from fedmeta.algorithms.fedavg import FedAvg
 from fedmeta.core.errors import require_positive
 
@@ -36,9 +35,3 @@ class Reptile(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("mixing", self.mixing)
-
-    def platform_step(
-        self, state: PlatformState, total: Contribution, fleet: Fleet
-    ) -> tuple[PlatformState, Metrics]:
-        """A step of length ε towards the average."""
-        return self.averaged(state, total, self.mixing)

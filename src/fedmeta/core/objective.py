@@ -231,12 +231,11 @@ def local_descent(
     key: Tensor,
 ) -> tuple[Tree, Tensor]:
     """Plain gradient steps on all of a node's samples; also the loss at the start."""
-    samples, first = union(data), None
+    samples, losses = union(data), []
     for step in range(steps):
         batch = mini_batch(samples, batch_size, key, step)
         pass_key = objective.pass_key(key, Purpose.SUPPORT, step)
         gradient, loss = objective.gradient(theta, batch, pass_key)
-        first = loss if first is None else first
+        losses.append(loss)
         theta = tree.descend(theta, step_size, gradient)
-    assert first is not None, "algorithms check that there is at least one step"
-    return theta, first
+    return theta, losses[0]

@@ -105,14 +105,11 @@ def checked(given: Mapping[str, Tensor], theta: Tree, moves: frozenset[str]) -> 
         SettingError: if they are of another model.
     """
     for name in sorted({*given, *moves}):
-        if name not in moves:
+        if name not in moves or name not in given:
             raise SettingError(
-                f"there is a step size for {name!r}, which adaptation does not move",
-                "give one for each parameter in the adaptation's scope, and no other",
-            )
-        if name not in given:
-            raise SettingError(
-                f"there are step sizes, but none for {name!r}",
+                f"there is a step size for {name!r}, which adaptation does not move"
+                if name in given
+                else f"there are step sizes, but none for {name!r}",
                 "give one for each parameter in the adaptation's scope, and no other",
             )
         if given[name].ndim > 0 and given[name].shape != theta[name].shape:

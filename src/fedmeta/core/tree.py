@@ -18,17 +18,6 @@ Tree = dict[str, Tensor]
 _MOST = 1e38  # what GPU kernels take as a factor of float32 numbers
 
 
-def transform(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
-    """Apply a function leaf by leaf.
-
-    Example:
-        >>> transform(torch.add, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
-        {'a': tensor(3)}
-    """
-    first = trees[0]
-    return {name: function(*(tree[name] for tree in trees)) for name in first}
-
-
 def add(a: Tree, b: Tree) -> Tree:
     """a + b."""
     if _on_gpu(a, b):

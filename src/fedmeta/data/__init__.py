@@ -1,8 +1,7 @@
 """Data: reading them, dealing them out to nodes, and handing nodes to PyTorch as tensors."""
 
 from fedmeta.core.sample_sets import NodeData, Samples
-from fedmeta.data.description import describe
-from fedmeta.data.federation import Federation, Node, Task
+from fedmeta.data.federation import Federation, Node, Task, describe
 from fedmeta.data.loading import deal_out, federate, load, read
 from fedmeta.data.packing import longest_sets, pack, pack_precise, unpacked
 from fedmeta.data.pool import Pool, normalised_inputs

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 from fedmeta.core.errors import DataError, nearest
 from fedmeta.core.storage import write_folder, writing
-from fedmeta.data.readers.cifar_binary import BINARY
+from fedmeta.data.readers.cifar import BINARY
 
 Progress = Callable[[int, int | None], None]
 """Called with how many bytes have come, of how many (None: the server does not say)."""

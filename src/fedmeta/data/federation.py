@@ -20,10 +20,6 @@ TaskKind = Literal["classification", "regression"]
 Positions = npt.NDArray[np.int64]
 
 
-def _no_positions() -> Positions:
-    return np.empty(0, np.int64)
-
-
 @dataclass(frozen=True)
 class Task:
     """What the labels mean.
@@ -56,7 +52,7 @@ class Node:
     role: Role
     support: Positions
     query: Positions
-    precise: Positions = field(default_factory=_no_positions)
+    precise: Positions = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __repr__(self) -> str:
         """A line, however many samples it has."""
@@ -168,6 +164,64 @@ def node_names(count: int) -> list[str]:
     return [f"node-{number:0{width}}" for number in range(count)]
 
 
+def describe(federation: Federation) -> dict[str, Any]:
+    """A federation in numbers, as plain values that JSON can hold, without a single sample.
+
+    Returns:
+        `name`, `task` (kind, outputs, class_names), `input_shape`, `features` (names of the
+        columns of a table, else empty), `counts` (nodes, sources, targets, samples), `notes`, and
+        `nodes`: for each its `name`, `role`, `support`, `query` and `precise` (in samples) and
+        `classes` (class name → samples, support and query together, only classes it has; empty
+        for regression).
+
+    Example:
+        >>> node = Node("a", "source", np.array([0]), np.array([1]))
+        >>> task = Task("classification", 2, ("no", "yes"))
+        >>> (row,) = describe(Federation(np.zeros((2, 1)), np.array([1, 1]), task, [node]))["nodes"]
+        >>> row["support"], row["query"], row["precise"], row["classes"]
+        (1, 1, 0, {'yes': 2})
+    """
+    task, sources = federation.task, len(federation.sources)
+    return {
+        "name": federation.name,
+        "task": {
+            "kind": task.kind,
+            "outputs": task.outputs,
+            "class_names": list(task.class_names),
+        },
+        "input_shape": list(federation.inputs.shape[1:]),
+        "features": list(federation.features),
+        "counts": {
+            "nodes": len(federation.nodes),
+            "sources": sources,
+            "targets": len(federation.nodes) - sources,
+            "samples": sum(node.size for node in federation.nodes),
+        },
+        "notes": list(federation.notes),
+        "nodes": [
+            {
+                "name": node.name,
+                "role": node.role,
+                "support": len(node.support),
+                "query": len(node.query),
+                "precise": len(node.precise),
+                "classes": _class_counts(federation, node),
+            }
+            for node in federation.nodes
+        ],
+    }
+
+
+def _class_counts(federation: Federation, node: Node) -> dict[str, int]:
+    task = federation.task
+    if task.kind == "regression":
+        return {}
+    labels = federation.labels[np.concatenate([node.support, node.query])]
+    numbers, counts = np.unique(labels, return_counts=True)
+    names = task.class_names or tuple(map(str, range(task.outputs)))
+    return {names[n]: int(c) for n, c in zip(numbers, counts, strict=True)}
+
+
 def _check(federation: Federation) -> None:
     """Refuse what would only fail later, or silently: see `Federation`."""
     total = len(federation.inputs)
@@ -214,11 +268,10 @@ def _check(federation: Federation) -> None:
     if len(precise):
         _check_precise(federation)
         used = np.unique(everything)
-    if np.issubdtype(federation.inputs.dtype, np.floating):
-        _check_finite(federation, federation.inputs, "features", used)
-    if np.issubdtype(federation.labels.dtype, np.floating):
-        _check_finite(federation, federation.labels, "labels", used)
-    elif len(used) and federation.task.kind == "classification":
+    _check_finite(federation, federation.inputs, "features", used)
+    _check_finite(federation, federation.labels, "labels", used)
+    whole = not np.issubdtype(federation.labels.dtype, np.floating)
+    if whole and federation.task.kind == "classification":
         seen = federation.labels[used]
         if seen.min() < 0 or seen.max() >= federation.task.outputs:
             raise DataError(
@@ -260,6 +313,8 @@ def _check_precise(federation: Federation) -> None:
 def _check_finite(
     federation: Federation, values: npt.NDArray[Any], what: str, used: Positions
 ) -> None:
+    if not np.issubdtype(values.dtype, np.floating):
+        return
     flat = values.reshape(len(values), -1)
     for start in range(0, len(used), 65536):  # in blocks: the pool may be larger than memory
         rows = used[start : start + 65536]

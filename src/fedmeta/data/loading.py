@@ -11,16 +11,13 @@ import torch
 
 from fedmeta.core.errors import DataError, SettingError, nearest
 from fedmeta.core.randomness import DataPurpose, generator
-from fedmeta.data.episodes import draw_episodes
 from fedmeta.data.federation import Federation, Node, TaskKind
-from fedmeta.data.partition import Parts, partition
+from fedmeta.data.partition import Parts, draw_episodes, partition
 from fedmeta.data.pool import Array, Pool, as_array, pool_from
-from fedmeta.data.precise import with_precise
 from fedmeta.data.readers.image_folder import read_image_folder
 from fedmeta.data.readers.registry import BUILT_IN, FILES
-from fedmeta.data.roles import choose_targets
 from fedmeta.data.settings import DataSettings
-from fedmeta.data.splitting import split
+from fedmeta.data.splitting import choose_targets, split, with_precise
 
 
 def load(settings: DataSettings, seed: int) -> Federation:

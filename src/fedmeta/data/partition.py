@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.randomness import DataPurpose, generator
-from fedmeta.data.federation import Positions, node_names
+from fedmeta.data.federation import Federation, Node, Positions, Task, node_names
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.settings import DataSettings
+from fedmeta.data.splitting import choose_targets
 
 Counts = npt.NDArray[np.int64]
 
@@ -96,7 +97,7 @@ def dirichlet(pool: Pool, settings: DataSettings, rng: np.random.Generator) -> P
     left; after a few vain draws it takes a random sample of what is left.
     """
     left = class_counts(pool)
-    sizes = _sizes(settings.samples, settings.nodes, rng)
+    sizes = rng.integers(*settings.samples, settings.nodes, endpoint=True)
     if sizes.sum() > left.sum():
         raise _too_many(int(sizes.sum()), left, pool, settings.nodes)
     counts = np.empty((settings.nodes, len(left)), np.int64)
@@ -137,6 +138,78 @@ def by_column(pool: Pool) -> Parts:
     values, owner, sizes = np.unique(pool.owners, return_inverse=True, return_counts=True)
     order = np.argsort(owner, kind="stable").astype(np.int64)
     return Parts([str(value) for value in values], np.split(order, np.cumsum(sizes)[:-1]))
+
+
+def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
+    """N-way K-shot episodes: every node is a small classification task over classes of its own.
+
+    One node per episode: N classes in random order are its classes 0 … N−1.
+
+    Sources and targets draw from different classes where there are enough of them (a
+    `target_share` of the classes, at least N on each side); a note says if there were not.
+    No sample is in two episodes; labels of samples in none are −1.
+
+    Args:
+        pool: the samples.
+        settings: `nodes` episodes of `classes_per_node` classes with `shots` support and
+            `queries` query samples of each class.
+        seed: same pool, settings and seed: same episodes.
+    """
+    ways, each = settings.classes_per_node, settings.shots + settings.queries
+    names, rng = node_names(settings.nodes), generator(seed, DataPurpose.SAMPLES)
+    is_target = choose_targets(names, settings, generator(seed, DataPurpose.ROLES))
+    available = class_counts(pool)
+    usable = rng.permutation(np.flatnonzero(available >= each))
+    if len(usable) < ways:
+        raise DataError(
+            f"{ways}-way episodes with {each} samples per class need {ways} such classes but "
+            f"{pool.name} has {len(usable)}",
+            "use fewer classes_per_node, shots or queries",
+        )
+    sides, notes = _sides(usable, ways, is_target)
+    classes = np.stack(
+        [rng.choice(sides[int(target)], ways, replace=False) for target in is_target]
+    ).astype(np.int64)
+    counts = np.full(classes.shape, each, np.int64)
+    if sides[0] is sides[1]:
+        groups = [(np.ones_like(is_target), usable)]
+    else:
+        groups = [(~is_target, sides[0]), (is_target, sides[1])]
+    for members, allowed in groups:
+        stock = np.zeros_like(available)
+        stock[allowed] = available[allowed] // each * each  # what is over fits no episode
+        if members.any():
+            classes[members], redraws = fit(classes[members], counts[members], stock, pool, rng)
+            notes += redraws
+    classes = rng.permuted(classes, axis=1)  # redrawing may have left an order behind
+    owned = deal(pool.labels, classes, counts, rng)
+
+    labels = np.full(len(pool.labels), -1, np.int64)
+    labels[np.concatenate(owned)] = np.tile(np.repeat(np.arange(ways), each), settings.nodes)
+    nodes = []
+    for name, target, positions in zip(names, is_target, owned, strict=True):
+        table = positions.reshape(ways, each)
+        support, query = table[:, : settings.shots].ravel(), table[:, settings.shots :].ravel()
+        nodes.append(Node(name, "target" if target else "source", support, query))
+    task = Task("classification", ways, tuple(f"way {number}" for number in range(ways)))
+    notes = pool.notes + notes
+    return Federation(pool.inputs, labels, task, nodes, pool.name, notes, pool.features)
+
+
+def _sides(
+    usable: Counts, ways: int, is_target: npt.NDArray[np.bool_]
+) -> tuple[tuple[Counts, Counts], tuple[str, ...]]:
+    """The classes of the sources and those of the targets."""
+    if not is_target.any():
+        return (usable, usable), ()
+    if len(usable) < 2 * ways:
+        note = (
+            f"source and target episodes share classes: {2 * ways} are needed to keep "
+            f"{ways}-way episodes apart and {len(usable)} have enough samples"
+        )
+        return (usable, usable), (note,)
+    count = int(np.clip(round(is_target.mean() * len(usable)), ways, len(usable) - ways))
+    return (usable[count:], usable[:count]), ()
 
 
 def class_counts(pool: Pool) -> Counts:
@@ -222,17 +295,13 @@ def deal(
     return np.split(given, np.cumsum(counts.sum(axis=1))[:-1])
 
 
-def _sizes(between: tuple[int, int], nodes: int, rng: np.random.Generator) -> Counts:
-    return rng.integers(*between, nodes, endpoint=True)
-
-
 def _counts_per_class(settings: DataSettings, rng: np.random.Generator) -> Counts:
     """(nodes, k) samples of each class of a node; what does not divide evenly goes to the first."""
     k = settings.classes_per_node
     if settings.samples_per_class is not None:
-        each = _sizes(settings.samples_per_class, settings.nodes, rng)
+        each = rng.integers(*settings.samples_per_class, settings.nodes, endpoint=True)
         return np.repeat(each[:, None], k, axis=1)
-    sizes = _sizes(settings.samples, settings.nodes, rng)[:, None]
+    sizes = rng.integers(*settings.samples, settings.nodes, endpoint=True)[:, None]
     return sizes // k + (np.arange(k) < sizes % k)
 
 

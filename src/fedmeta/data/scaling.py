@@ -132,19 +132,17 @@ def fit_scaling(
         >>> scaling.mean.tolist(), scaling.deviation.tolist()
         ([2.0], [1.0])
     """
-    inputs = federation.inputs
-    pixels = inputs.dtype == np.uint8
-    if kind == "none":
-        return scaling_from(None, pixels, floor)
-    if over == "pool":
-        return scaling_from(sums_of(inputs, np.arange(len(inputs)), kind), pixels, floor)
-    if not federation.sources:
-        raise DataError(
-            f"{federation.name} has no source nodes to take mean and deviation from",
-            "use at least one source, or scaling 'none'",
-        )
-    held = [each for node in federation.sources for each in (node.support, node.query)]
-    return scaling_from(sums_of(inputs, np.concatenate(held), kind), pixels, floor)
+    inputs, positions = federation.inputs, np.arange(len(federation.inputs))
+    if kind != "none" and over == "sources":
+        if not federation.sources:
+            raise DataError(
+                f"{federation.name} has no source nodes to take mean and deviation from",
+                "use at least one source, or scaling 'none'",
+            )
+        held = [each for node in federation.sources for each in (node.support, node.query)]
+        positions = np.concatenate(held)
+    sums = None if kind == "none" else sums_of(inputs, positions, kind)
+    return scaling_from(sums, inputs.dtype == np.uint8, floor)
 
 
 def scaling_from(sums: Sums | None, pixels: bool, floor: float) -> Scaling:

@@ -45,7 +45,7 @@ class DataSettings:
         targets: names of the target nodes, instead of `target_share`.
         min_samples: nodes with fewer samples are dropped.
         precise: most samples per target of its precise set: samples of its classes beyond its own
-            query set, on which it is evaluated too; 0: none. See `fedmeta.data.precise`. Only
+            query set, on which it is evaluated too; 0: none. See `fedmeta.data.splitting`. Only
             for "random-classes", "fixed-pairs" and "dirichlet".
         task: what labels mean. None: "regression" for sinusoid, else "classification".
         label: name of the label column or array. None: "label" in tables, "y" in .npz files.
@@ -90,10 +90,12 @@ class DataSettings:
     def __post_init__(self) -> None:
         for field in ("name", "folder", "label", "node"):
             value = getattr(self, field)
-            fits = (isinstance(value, str) and value != "") or self._left_open(field)
+            left_open = value is None and field != "name"
+            fits = left_open or (isinstance(value, str) and value != "")
             require(fits, field, value, "a text that is not empty")
         for field, kind in _CHOICES.items():
-            if not self._left_open(field):
+            left_open = getattr(self, field) is None and field in ("partition", "task")
+            if not left_open:
                 require_choice(field, getattr(self, field), get_args(kind))
         for field in ("nodes", "classes_per_node", "shots", "queries"):
             require_whole(field, getattr(self, field), 1)
@@ -105,15 +107,13 @@ class DataSettings:
             object.__setattr__(self, "samples_per_class", pair)
         for field, (holds, wanted) in _NUMBERS.items():
             value = getattr(self, field)
-            require(_is_number(value) and holds(value), field, value, wanted)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            require(number and isfinite(value) and holds(value), field, value, wanted)
         named = isinstance(self.targets, list | tuple)
         named = named and all(isinstance(name, str) for name in self.targets)
         require(named, "targets", self.targets, 'a list of node names such as ["node-7"]')
         object.__setattr__(self, "targets", tuple(self.targets))
         _check_together(self.resolved())
-
-    def _left_open(self, field: str) -> bool:
-        return getattr(self, field) is None and field in _OPTIONAL
 
     def resolved(self) -> DataSettings:
         """The same settings with `partition` and `task` filled in where they were left open."""
@@ -140,7 +140,6 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "target_share": (lambda value: 0 <= value < 1, "a number from 0 to below 1"),
     "scaling_floor": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
 }
-_OPTIONAL = ("folder", "partition", "task", "label", "node")
 
 
 def _check_together(settings: DataSettings) -> None:
@@ -214,10 +213,6 @@ def _without_precise(settings: DataSettings) -> str | None:
             "node have none"
         )
     return None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def _pair(field: str, value: Any, *, least: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -239,7 +239,9 @@ def evaluate(
         store: the targets of every model.
     """
     execution, task = layout.execution, store.targets[0].federation.task
-    quiet = replace(layout.objective, predict=_without_draws(layout.objective))
+    predict = layout.objective.predict
+    # Without dropout and augmentation, also where mini-batches bring a key.
+    quiet = replace(layout.objective, predict=lambda theta, x, _key: predict(theta, x, None))
     ordered = sorted(set(steps))
     at_once = _AT_ONCE * sum(store.sizes)
     rule = models[0][1]
@@ -395,8 +397,3 @@ def _classes(samples: Samples, count: int) -> Tensor:
     classes = torch.arange(count, device=samples.labels.device)
     present = (samples.labels.unsqueeze(-1) == classes) & (samples.mask > 0).unsqueeze(-1)
     return present.any(dim=0)
-
-
-def _without_draws(objective: Objective) -> Callable[[Tree, Tensor, Tensor | None], Tensor]:
-    """The model without dropout and augmentation, also where mini-batches bring a key."""
-    return lambda theta, inputs, _key: objective.predict(theta, inputs, None)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions
 
-from fedmeta.engine.nodewise.windows import Window
+from fedmeta.engine.nodewise.geometry import Window
 
 _aten = torch.ops.aten
 

@@ -16,8 +16,7 @@ from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain, to_plain
 from fedmeta.core.storage import read_json, write_json, writing
-from fedmeta.data.description import describe
-from fedmeta.data.federation import Federation
+from fedmeta.data.federation import Federation, describe
 from fedmeta.data.settings import DataSettings
 from fedmeta.fleet.message import Message
 from fedmeta.fleet.platform import FleetEngine

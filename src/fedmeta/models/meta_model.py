@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmeta.core import randomness, step_sizes, tree
-from fedmeta.core.errors import DataError, FedmetaError, ModelError, RunFolderError, SettingError
+from fedmeta.core.errors import DataError, ModelError, RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.sample_sets import Samples
@@ -180,8 +180,6 @@ class MetaModel:
             return cls(
                 model, theta, Scaling.from_tensors(scaling), task, chosen, rule, shape, about
             )
-        except FedmetaError:
-            raise
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
                 f"{file} is not a complete meta-model ({type(error).__name__}: {error})",
@@ -209,7 +207,15 @@ class MetaModel:
         raw = as_array(labels)
         first = next(iter(self.theta.values()))
         if self.task.kind == "regression":
-            return self._values(raw).to(first)
+            values, outputs = raw[:, None] if raw.ndim == 1 else raw, self.task.outputs
+            if values.shape[1:] != (outputs,) or values.dtype.kind not in "biuf":
+                raise DataError(
+                    f"labels have shape {raw.shape}",
+                    f"give numbers, {outputs} per sample, shape (n, {outputs})",
+                )
+            if not np.isfinite(values).all():
+                raise DataError("the labels have NaN or infinite values", "clean them first")
+            return torch.tensor(values).to(first)
         if raw.ndim != 1:
             raise DataError(f"labels have shape {raw.shape}", "give one class per sample")
         numbers = {name: number for number, name in enumerate(self.task.class_names)}
@@ -226,18 +232,6 @@ class MetaModel:
                 f"its classes are {', '.join(self.task.class_names[:20])}",
             )
         return torch.tensor(places, dtype=torch.int64, device=first.device)
-
-    def _values(self, raw: npt.NDArray[Any]) -> Tensor:
-        """Labels of a regression task, (n, outputs)."""
-        values = raw[:, None] if raw.ndim == 1 else raw
-        if values.shape[1:] != (self.task.outputs,) or values.dtype.kind not in "biuf":
-            raise DataError(
-                f"labels have shape {raw.shape}",
-                f"give numbers, {self.task.outputs} per sample, shape (n, {self.task.outputs})",
-            )
-        if not np.isfinite(values).all():
-            raise DataError("the labels have NaN or infinite values", "clean them first")
-        return torch.tensor(values)
 
 
 _OWN_FACTS = frozenset({"format", "task", "adaptation", "input_shape"})

@@ -11,7 +11,7 @@ F(θ) = Σ w_i L_i(φ_i(θ), D^q_i) + λ D(θ, θ_p),   D a Bregman divergence, 
 | `OutputKL` | predicted probabilities on unlabelled inputs (distillation) | none |
 
 All but `OutputKL` take a θ_p that has only some of the model's tensors, a backbone for instance:
-the others are then free. `registry` knows them by name, `settings` reads the table [prior], and
+the others are then free. `settings` knows them by name and reads the table [prior], and
 `importance` estimates how much each parameter mattered, and keeps that in files.
 """
 
@@ -30,9 +30,8 @@ from fedmeta.priors.importance import (
 from fedmeta.priors.outputs import OutputKL
 from fedmeta.priors.positive import GeneralisedKL, ItakuraSaito, PositiveParameters
 from fedmeta.priors.quadratic import SquaredEuclidean, SquaredMahalanobis
-from fedmeta.priors.registry import KINDS, regularizer
 from fedmeta.priors.regularizer import Proximal, Regularizer, described, with_proximal
-from fedmeta.priors.settings import PriorSettings, load_prior
+from fedmeta.priors.settings import KINDS, PriorSettings, load_prior, regularizer
 
 __all__ = [
     "KINDS",

@@ -15,8 +15,8 @@ from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.core.tree import Tree
 from fedmeta.priors.regularizer import Divergence, call_own, gradient_of, pair, whole_gradient
 
-_RADII = (0.01, 0.1, 1.0, 10.0)  # of the random points, in units of a tensor's own size
-_DRAWS = 4  # random points for each of them
+# Of the random points, four of each, in units of a tensor's own size.
+_RADII = 4 * (0.01,) + 4 * (0.1,) + 4 * (1.0,) + 4 * (10.0,)
 
 
 class ConvexityWarning(UserWarning):
@@ -94,25 +94,22 @@ class Bregman(Divergence):
         """
         base, at_base = torch.func.grad_and_value(self.h)(self.prior)
         rounding = 1e3 * torch.finfo(at_base.dtype).eps
-        number = 0
-        for radius in _RADII:
-            for _ in range(_DRAWS):
-                number += 1
-                x = self._random_point(seed, number, radius)
-                middle = tree.combine(0.5, x, 0.5, self.prior)
-                h_x, h_middle, step = self.h(x), self.h(middle), _inner(base, x, self.prior)
-                allowed = rounding * (h_x.abs() + at_base.abs() + step.abs())
-                divergence, mean = h_x - at_base - step, (h_x + at_base) / 2
-                if not bool(h_x.isfinite()):
-                    continue
-                where = f"random point {number} (seed {seed}, radius {radius:g})"
-                if bool(divergence < -allowed):
-                    return f"at {where} the divergence is {float(divergence):.4g}, below 0"
-                if bool(h_middle > mean + allowed):
-                    return (
-                        f"half-way to {where} it is {float(h_middle):.6g}, above "
-                        f"{float(mean):.6g}, the mean of the two ends"
-                    )
+        for number, radius in enumerate(_RADII, start=1):
+            x = self._random_point(seed, number, radius)
+            middle = tree.combine(0.5, x, 0.5, self.prior)
+            h_x, h_middle, step = self.h(x), self.h(middle), _inner(base, x, self.prior)
+            allowed = rounding * (h_x.abs() + at_base.abs() + step.abs())
+            divergence, mean = h_x - at_base - step, (h_x + at_base) / 2
+            if not bool(h_x.isfinite()):
+                continue
+            where = f"random point {number} (seed {seed}, radius {radius:g})"
+            if bool(divergence < -allowed):
+                return f"at {where} the divergence is {float(divergence):.4g}, below 0"
+            if bool(h_middle > mean + allowed):
+                return (
+                    f"half-way to {where} it is {float(h_middle):.6g}, above "
+                    f"{float(mean):.6g}, the mean of the two ends"
+                )
         return None
 
     def _random_point(self, seed: int, number: int, radius: float) -> Tree:

@@ -62,7 +62,7 @@ def fisher_contribution(objective: Objective, theta: Tree, samples: Samples) -> 
         return objective.gradient(theta, single)[0]
 
     gradients = torch.func.vmap(of_one)(samples.inputs, samples.labels)
-    total = tree.transform(lambda g: torch.tensordot(samples.mask, g.square(), 1), gradients)
+    total = tree.map_leaves(lambda g: torch.tensordot(samples.mask, g.square(), 1), gradients)
     return total, samples.mask.sum()
 
 

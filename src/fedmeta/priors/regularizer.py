@@ -24,31 +24,25 @@ class Regularizer(Protocol):
     @property
     def strength(self) -> float:
         """λ ≥ 0."""
-        ...
 
     @property
     def prior(self) -> Tree:
         """θ_p, or some of its tensors."""
-        ...
 
     def value(self, theta: Tree) -> Tensor:
         """λ D(θ, θ_p)."""
-        ...
 
     def gradient(self, theta: Tree) -> Tree:
         """λ ∇D(θ, θ_p), with all names of θ: zero for a tensor that θ_p does not have."""
-        ...
 
     def fitted(self, theta: Tree) -> Self:
         """The same on θ's device and in its dtype; refuses a prior of another model by tensor.
 
         It looks at no values, so it may be called in every round, and in a recorded one.
         """
-        ...
 
     def checked(self, theta: Tree) -> Self:
         """Fitted, and refused if values make no sense; called once before a run."""
-        ...
 
 
 @runtime_checkable
@@ -57,7 +51,6 @@ class Proximal(Regularizer, Protocol):
 
     def proximal(self, centre: Tree, stiffness: Tensor) -> Tree:
         """argmin_θ (s/2)‖θ − c‖² + λ D(θ, θ_p) for stiffness s and centre c, with c's names."""
-        ...
 
 
 def with_proximal(prior: Regularizer) -> Proximal:

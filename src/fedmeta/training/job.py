@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedmeta.algorithms.algorithm import Algorithm, PlatformState
-from fedmeta.algorithms.step_learner import StepLearner
+from fedmeta.algorithms.learners import StepLearner
 from fedmeta.config.spec import TABLES, RunSpec, tied
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, SettingError

@@ -21,8 +21,7 @@ from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import from_plain
 from fedmeta.core.tree import Tree
 from fedmeta.data.augmentation import Augmentation
-from fedmeta.data.description import describe
-from fedmeta.data.federation import Federation
+from fedmeta.data.federation import Federation, describe
 from fedmeta.data.loading import load
 from fedmeta.data.scaling import Scaling
 from fedmeta.data.settings import DataSettings

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from fedmeta.core.errors import DataError
 from fedmeta.data.pool import Array, Pool
-from fedmeta.data.readers.cifar_binary import BINARY, read_binary
 from fedmeta.data.readers.npz import read_npz
 from fedmeta.data.readers.search_folders import not_found, places
 
 
-class _Layout(NamedTuple):
+class _PickledLayout(NamedTuple):
     folder: str
     batches: tuple[str, ...]
     labels: bytes
@@ -24,16 +24,50 @@ class _Layout(NamedTuple):
     names: bytes
 
 
-LAYOUTS = {
-    "cifar10": _Layout(
+PICKLED = {
+    "cifar10": _PickledLayout(
         "cifar-10-batches-py",
         (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
         b"labels",
         "batches.meta",
         b"label_names",
     ),
-    "cifar100": _Layout(
+    "cifar100": _PickledLayout(
         "cifar-100-python", ("train", "test"), b"fine_labels", "meta", b"fine_label_names"
+    ),
+}
+
+
+class BinaryLayout(NamedTuple):
+    """Where images and names lie, and how many label bytes stand before an image.
+
+    Args:
+        folder: as the published archive calls it.
+        batches: files of records: the label bytes, then 3 × 32 × 32 bytes.
+        label_bytes: 1; 2 for CIFAR-100, whose coarse label comes first and the fine one last.
+        names: the file with a class name per line.
+    """
+
+    folder: str
+    batches: tuple[str, ...]
+    label_bytes: int
+    names: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files that are needed."""
+        return (*self.batches, self.names)
+
+
+BINARY = {
+    "cifar10": BinaryLayout(
+        "cifar-10-batches-bin",
+        (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"),
+        1,
+        "batches.meta.txt",
+    ),
+    "cifar100": BinaryLayout(
+        "cifar-100-binary", ("train.bin", "test.bin"), 2, "fine_label_names.txt"
     ),
 }
 
@@ -44,43 +78,70 @@ def read_cifar(name: str, folder: str | None = None) -> Pool:
     Args:
         name: "cifar10" or "cifar100".
         folder: looked in first, then $FEDMETA_DATA. In each, python batches are taken before
-            binary ones (see `cifar_binary`), and those before an .npz (`cifar10.npz`: x
+            binary ones, and those before an .npz (`cifar10.npz`: x
             (N, 32, 32, 3) uint8, y, class_names).
     """
-    layout, binary, looked = LAYOUTS[name], BINARY[name], places(folder)
+    looked = places(folder)
     for place in looked:
-        for batches in (place / layout.folder, place):
-            if (batches / layout.batches[0]).exists():
-                return _read_batches(name, batches, layout)
-        for batches in (place / binary.folder, place):
-            if (batches / binary.batches[0]).exists():
-                return read_binary(name, batches)
+        for layout in (PICKLED[name], BINARY[name]):
+            for batches in (place / layout.folder, place):
+                if (batches / layout.batches[0]).exists():
+                    return _read_batches(name, batches, layout)
         if (place / f"{name}.npz").exists():
             return read_npz(place / f"{name}.npz")._replace(name=name)
     raise not_found(
         name,
         looked,
-        f"run fedmeta data get {name}, or fetch the python version ({layout.folder}) from "
+        f"run fedmeta data get {name}, or fetch the python version ({PICKLED[name].folder}) from "
         "https://www.cs.toronto.edu/~kriz/cifar.html and unpack it, or make "
         f"{name}.npz with x (N, 32, 32, 3) uint8, y and class_names",
     )
 
 
-def _read_batches(name: str, folder: Path, layout: _Layout) -> Pool:
-    names = load_pickle(folder / layout.names_file).get(layout.names, [])
-    class_names = tuple(each.decode() if isinstance(each, bytes) else str(each) for each in names)
-    parts = [
-        _read_batch(folder / batch, layout.labels, len(class_names)) for batch in layout.batches
-    ]
-    inputs = np.concatenate([part[0] for part in parts])
-    labels = np.concatenate([part[1] for part in parts])
-    return Pool(inputs, labels, class_names, name, origin=layout.folder)
+def _read_batches(name: str, folder: Path, layout: _PickledLayout | BinaryLayout) -> Pool:
+    if isinstance(layout, BinaryLayout):
+        names = tuple(_content(folder / layout.names).decode(errors="replace").split())
+        read = partial(_read_records, label_bytes=layout.label_bytes)
+    else:
+        stored = load_pickle(folder / layout.names_file).get(layout.names, [])
+        names = tuple(each.decode() if isinstance(each, bytes) else str(each) for each in stored)
+        read = partial(_read_pickled, labels_key=layout.labels)
+    parts = [read(folder / batch, classes=len(names)) for batch in layout.batches]
+    inputs, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Pool(inputs, labels, names, name, origin=layout.folder)
 
 
-def _read_batch(path: Path, labels_key: bytes, classes: int) -> tuple[Array, Array]:
+def _read_records(path: Path, label_bytes: int, classes: int) -> tuple[Array, Array]:
+    content, width = np.frombuffer(_content(path), np.uint8), label_bytes + 3072
+    if len(content) % width or not len(content):
+        raise DataError(
+            f"{path} has {len(content)} bytes, which is no whole number of images", "fetch it again"
+        )
+    records = content.reshape(-1, width)
+    labels = records[:, label_bytes - 1].astype(np.int64)
+    if labels.max() >= classes:
+        raise DataError(
+            f"{path} has labels up to {labels.max()} for {classes} class names",
+            "fetch the folder again",
+        )
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32), labels
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing", "unpack the whole archive") from None
+
+
+def _read_pickled(path: Path, labels_key: bytes, classes: int) -> tuple[Array, Array]:
     batch = load_pickle(path)
     data, labels = batch.get(b"data"), batch.get(labels_key)
-    if not isinstance(data, _PickledBytes) or not _whole_numbers(labels):
+    if (
+        not isinstance(data, _PickledBytes)
+        or not isinstance(labels, list)
+        or not all(isinstance(label, int) for label in labels)
+    ):
         raise DataError(
             f"{path} lacks 'data' (bytes) or {labels_key.decode()!r} (whole numbers)",
             "fetch it again",
@@ -97,10 +158,6 @@ def _read_batch(path: Path, labels_key: bytes, classes: int) -> tuple[Array, Arr
             "fetch the folder again",
         )
     return images.reshape(-1, 3, 32, 32), numbers
-
-
-def _whole_numbers(labels: object) -> TypeGuard[list[int]]:
-    return isinstance(labels, list) and all(isinstance(label, int) for label in labels)
 
 
 def load_pickle(path: Path) -> dict[bytes, Any]:
@@ -141,23 +198,16 @@ class _PickledType:
         """Byte order and the like, which bytes do not have."""
 
 
-def _new_array(*_: object) -> _PickledBytes:
-    return _PickledBytes()
-
-
-def _latin1(text: str, _codec: object) -> bytes:
-    return text.encode("latin1")  # how Python 3 writes bytes into an old pickle
-
-
 class _OnlyBytesUnpickler(pickle.Unpickler):
     """Knows four names, all of which it answers itself; no other code can be reached."""
 
     known: ClassVar[dict[tuple[str, str], Callable[..., object]]] = {
-        ("numpy.core.multiarray", "_reconstruct"): _new_array,
-        ("numpy._core.multiarray", "_reconstruct"): _new_array,
+        ("numpy.core.multiarray", "_reconstruct"): lambda *_: _PickledBytes(),
+        ("numpy._core.multiarray", "_reconstruct"): lambda *_: _PickledBytes(),
         ("numpy", "ndarray"): _PickledBytes,
         ("numpy", "dtype"): _PickledType,
-        ("_codecs", "encode"): _latin1,
+        # How Python 3 writes bytes into an old pickle.
+        ("_codecs", "encode"): lambda text, _codec: text.encode("latin1"),
     }
 
     def find_class(self, module: str, name: str) -> Callable[..., object]:

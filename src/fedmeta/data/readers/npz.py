@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ from fedmeta.data.pool import Array, Pool, pool_from
 
 def read_npz(
     path: Path,
-    *,
     task: TaskKind = "classification",
     label: str | None = None,
     node: str | None = None,
+    _features: Sequence[str] | None = None,  # of tables: arrays have no columns to choose
 ) -> Pool:
     """The pool in an .npz file; never unpickles.
 

@@ -5,8 +5,7 @@ A new source of samples is a module in this folder and a line in one of these ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedmeta.data.federation import TaskKind
@@ -48,17 +47,4 @@ BUILT_IN = {
     ),
 }
 
-
-def _read_table(
-    path: Path, task: TaskKind, label: str | None, node: str | None, features: Sequence[str] | None
-) -> Pool:
-    return read_table(path, task=task, label=label, node=node, features=features)
-
-
-def _read_npz(
-    path: Path, task: TaskKind, label: str | None, node: str | None, _features: Sequence[str] | None
-) -> Pool:
-    return read_npz(path, task=task, label=label, node=node)  # arrays have no columns to choose
-
-
-FILES = {".npz": _read_npz, ".csv": _read_table, ".parquet": _read_table}
+FILES = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}

@@ -21,7 +21,6 @@ _WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
 
 def read_table(
     path: Path,
-    *,
     task: TaskKind = "classification",
     label: str | None = None,
     node: str | None = None,

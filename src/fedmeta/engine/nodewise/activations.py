@@ -66,7 +66,9 @@ class _Slope(torch.autograd.Function):
         by_gradient = _Slope.apply(gradients[0], activation, ctx.alpha)
         by_activation = None
         if ctx.needs_input_grad[1]:
-            by_activation = _WhereNegative.apply(gradient * gradients[0], activation)
+            # Where the output is below 0, else 0: one pass, no mask.
+            product = gradient * gradients[0]
+            by_activation = _aten.hardtanh_backward(product, activation, -math.inf, 0.0)
         return by_gradient, by_activation, None
 
     @staticmethod
@@ -74,23 +76,3 @@ class _Slope(torch.autograd.Function):
         info: Any, in_dims: tuple[Any, ...], gradient: Tensor, output: Tensor, alpha: float
     ) -> Any:
         return _Slope.apply(*mapped_first(info, in_dims, gradient, output), alpha), 0
-
-
-class _WhereNegative(torch.autograd.Function):
-    """values where the output is below 0, else 0."""
-
-    @staticmethod
-    def forward(values: Tensor, output: Tensor) -> Any:
-        return _aten.hardtanh_backward(values, output, -math.inf, 0.0)  # one pass, no mask
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _WhereNegative.apply(gradients[0], ctx.saved_tensors[0]), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], values: Tensor, output: Tensor) -> Any:
-        return _WhereNegative.apply(*mapped_first(info, in_dims, values, output)), 0

@@ -156,16 +156,13 @@ def _fold(
 ) -> tuple[list[Tensor], tuple[int, int]]:
     """Mapped axis and node axis as one; an operand that all share stays shared."""
     pairs = list(zip(operands, in_dims, strict=False))
-    fronted = [t if dim is None else t.movedim(dim, 0) for t, dim in pairs]
-    nodes = max(
-        t.shape[0 if dim is None else 1] for t, (_, dim) in zip(fronted, pairs, strict=True)
-    )
+    nodes = max(len(t if dim is None else t.select(dim, 0)) for t, dim in pairs)
     folded = []
-    for t, (_, dim) in zip(fronted, pairs, strict=True):
+    for t, dim in pairs:
         if dim is not None:
-            folded.append(t.expand(size, nodes, *t.shape[2:]).flatten(0, 1))
-        elif len(t) == 1:
-            folded.append(t)
-        else:
-            folded.append(t.expand(size, *t.shape).flatten(0, 1))
+            t = t.movedim(dim, 0)
+            t = t.expand(size, nodes, *t.shape[2:]).flatten(0, 1)
+        elif len(t) > 1:
+            t = t.expand(size, *t.shape).flatten(0, 1)
+        folded.append(t)
     return folded, (size, nodes)

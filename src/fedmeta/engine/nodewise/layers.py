@@ -16,9 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from fedmeta.engine.nodewise.activations import elu
 from fedmeta.engine.nodewise.convolution import convolution
-from fedmeta.engine.nodewise.geometry import Geometry
+from fedmeta.engine.nodewise.geometry import Geometry, Window
 from fedmeta.engine.nodewise.pooling import average_pool, max_pool
-from fedmeta.engine.nodewise.windows import Window
 
 Sizes = int | tuple[int, ...]
 

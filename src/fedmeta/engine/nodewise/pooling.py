@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedmeta.core.tree import mapped_first
 from fedmeta.engine.nodewise import torch_pooling
+from fedmeta.engine.nodewise.geometry import Window
 from fedmeta.engine.nodewise.kernels import has_triton
-from fedmeta.engine.nodewise.windows import Window
 
 _ADJOINTS = {"unpool": "pick", "pick": "unpool", "averages": "spread", "spread": "averages"}
 

@@ -51,27 +51,19 @@ def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, T
     x, g = (t.expand(nodes, *t.shape[1:]) for t in (x, g))
     if geometry.groups > 1:
         return _as_groups("w", x, g, geometry, None), g.sum((1, *range(3, g.ndim)))
+    weight, arguments = empty_like(geometry.kernel, g), _arguments(geometry)
     pairs = [
-        _backward(
-            channels_last(one),
+        torch.ops.aten.convolution_backward(
             channels_last(other),
-            empty_like(geometry.kernel, other),
-            geometry,
-        )
+            channels_last(one),
+            weight,
+            [g.shape[2]],
+            *arguments,
+            [False, True, True],
+        )[1:]
         for one, other in zip(x.unbind(), g.unbind(), strict=True)
     ]
     return torch.stack([w for w, _ in pairs]), torch.stack([b for _, b in pairs])
-
-
-def _backward(
-    x: Tensor, g: Tensor, placeholder: Tensor, geometry: Geometry
-) -> tuple[Tensor, Tensor]:
-    """Gradients by weight and bias of one node."""
-    outputs = [g.shape[1]]
-    _, by_weight, by_bias = torch.ops.aten.convolution_backward(
-        g, x, placeholder, outputs, *_arguments(geometry), [False, True, True]
-    )
-    return by_weight, by_bias
 
 
 def _as_groups(
@@ -93,13 +85,8 @@ def _as_groups(
         kernels: Tensor = result.unflatten(0, (nodes, geometry.kernel[0]))
         return kernels
     if free == "g":
-        result = _call(
-            free,
-            side_by_side(first),
-            second.flatten(0, 1),
-            wide,
-            None if bias is None else bias.flatten(),
-        )
+        each = None if bias is None else bias.flatten()
+        result = _call(free, side_by_side(first), second.flatten(0, 1), wide, each)
     else:
         result = _call(free, first.flatten(0, 1), side_by_side(second), wide)
     images: Tensor = result.unflatten(1, (nodes, -1)).transpose(0, 1)

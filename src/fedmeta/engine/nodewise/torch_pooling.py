@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmeta.engine.nodewise.geometry import Window
 from fedmeta.engine.nodewise.torch_convolution import channels_last, empty_like
-from fedmeta.engine.nodewise.windows import Window
 
 _aten = torch.ops.aten
 

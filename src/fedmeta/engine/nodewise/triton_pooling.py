@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedmeta.engine.nodewise.geometry import Window
 from fedmeta.engine.nodewise.triton_operands import channels_last
-from fedmeta.engine.nodewise.windows import Window
 
 _BLOCK = 1024
 

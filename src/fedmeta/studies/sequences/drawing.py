@@ -17,9 +17,9 @@ from fedmeta.core.errors import DataError, nearest
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out, read
 from fedmeta.data.federation import Positions, Role
-from fedmeta.data.precise import equal_parts, with_precise
 from fedmeta.data.readers.registry import BUILT_IN
 from fedmeta.data.readers.search_folders import places
+from fedmeta.data.splitting import equal_parts, with_precise
 from fedmeta.studies.sequences.declaration import TaskSequence, TaskSettings
 
 
