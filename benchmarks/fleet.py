@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load
 from fedmeta.engine.ranks import Ranks

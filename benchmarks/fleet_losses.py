@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.simulated_edges import edge_of
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table
+from fedmeta.config.toml_files import Table
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import load

@@ -40,7 +40,7 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import versions
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import read_json, write_bytes, write_json
 from fedmeta.data import DataSettings, load
 from fedmeta.data.augmentation import Augmentation
@@ -131,10 +131,10 @@ def run(
         if file.exists():
             kept = read_json(file, "results")
         about = {
-            "settings": to_plain(dict(case.settings)),
-            "algorithm": to_plain(case.algorithm),
-            "data": {k: v for k, v in to_plain(data).items() if k != "folder"}
-            | (to_plain(case.data) or {}),
+            "settings": serialize(dict(case.settings)),
+            "algorithm": serialize(case.algorithm),
+            "data": {k: v for k, v in serialize(data).items() if k != "folder"}
+            | (serialize(case.data) or {}),
             "rounds": case.rounds,
             "seeds": seeds,
         }

@@ -33,7 +33,7 @@ from experiments.results import machine_words
 from experiments.training import execution_of, federation, final_losses, short, train_seeds
 from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table, merged, nested
+from fedmeta.config.toml_files import Table, merged, nested
 from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
 from fedmeta.core.storage import write_json
 from fedmeta.data.federation import Federation

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedmeta.config.spec import RunSpec, layered
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.core.errors import require
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.studies.sequences.declaration import TaskSequence
 
 Key = tuple[str, ...]
@@ -99,7 +99,7 @@ class Cell:
             "tuned": self.tuned,
             "equal": layered(self.equal_settings, {}),
             "grid": self.grid,
-            "tasks": to_plain(self.tasks),
+            "tasks": serialize(self.tasks),
         }
         if self.final_loss:  # else as ever, so that results without it stay current
             known["final_loss"] = True
@@ -128,7 +128,7 @@ def stored_settings(settings: RunSpec) -> Table:
         >>> stored_settings(built({"algorithm": "fedavg"}))["algorithm"]["name"]
         'fedavg'
     """
-    table: Table = to_plain(settings)
+    table: Table = serialize(settings)
     table["algorithm"] = {"name": settings.algorithm.name, **table["algorithm"]}
     for part, names in _PRIVATE.items():
         for name in names:

@@ -15,7 +15,7 @@ from experiments.summary import write_summary
 from fedmeta.cli.command import Values
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.cli.reproduce import PAGE, RESULTS
-from fedmeta.config.tables import Table, nested
+from fedmeta.config.toml_files import Table, nested
 from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError, nearest
 
 _WORDS = (*EXPERIMENTS, "all", "summary", "render")

@@ -30,7 +30,7 @@ from string import Formatter
 from typing import Any
 
 from experiments.cell import Cell, Key, Tasks
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.core.errors import SettingError, nearest
 
 TUNING = "tuning"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from experiments.cell import Cell, Key, budget, built, still_holds, stored_settings
-from fedmeta.config.tables import Table, nested
+from fedmeta.config.toml_files import Table, nested
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.storage import read_json, write_bytes, writing
 

@@ -18,7 +18,7 @@ from experiments.tuning import further_out, search, tried_before
 from experiments.two_tasks import search_strength, train_two_tasks
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table
+from fedmeta.config.toml_files import Table
 from fedmeta.core.errors import FedmetaError, SettingError
 from fedmeta.core.run_folder import versions
 from fedmeta.studies.sequences.declaration import TaskSequence

@@ -14,7 +14,7 @@ from dataclasses import replace
 from experiments.cell import Cell, stored_settings
 from experiments.results import Result, Results, point_table
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 
 
 def runs_of(cell: Cell, settings: RunSpec) -> str | None:

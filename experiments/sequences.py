@@ -16,7 +16,7 @@ from experiments.statistics import Entry, Repeats, entry
 from experiments.tables import interval_text, markdown, shown
 from experiments.training import Progress
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.core.errors import SettingError
 from fedmeta.studies.search import Point, Trial, search
 from fedmeta.studies.sequences.declaration import TaskSequence, read_sequence

@@ -14,7 +14,7 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.config.training import loss_of
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import Record
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.run import Outcome, Run
@@ -145,7 +145,7 @@ def final_losses(
 
 def execution_of(run: Run) -> Execution:
     """How a run was computed, everything resolved."""
-    return from_plain(Execution, run.summary["settings"]["execution"], "execution")
+    return deserialize(Execution, run.summary["settings"]["execution"], "execution")
 
 
 def means(metric: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

@@ -19,7 +19,7 @@ from experiments.tables import leaves, markdown
 from experiments.training import Progress, execution_of, federation, short, train_seeds
 from fedmeta.algorithms.learners import Baseline
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table
+from fedmeta.config.toml_files import Table
 from fedmeta.core.errors import DivergedError
 from fedmeta.data import Federation
 from fedmeta.evaluation.evaluate import evaluate_model

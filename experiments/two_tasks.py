@@ -17,7 +17,7 @@ from experiments.dissimilarity import dissimilarities
 from experiments.training import Progress, execution_of, means, pool, record, short
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.algorithms.algorithm import takes_prior
-from fedmeta.config.tables import Table, merged, subtable
+from fedmeta.config.toml_files import Table, merged, subtable
 from fedmeta.core.errors import DivergedError
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out
 from fedmeta.data.federation import Role

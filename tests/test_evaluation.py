@@ -13,7 +13,7 @@ from fedmeta.config.execution import Execution
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError
 from fedmeta.core.objective import Adaptation, Objective, adapt
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
 from fedmeta.data import Federation, Node, unpacked
 from fedmeta.engine.cohort import node_keys
@@ -334,7 +334,7 @@ def test_any_chunk_size_serves() -> None:
 def test_a_model_evaluates_as_its_run_did() -> None:
     data = classification()
     run = train(data, ModelSettings("mlp", hidden=(4,)), FedAvg(), TrainingSettings(rounds=2))
-    own = from_plain(Execution, run.summary["settings"]["execution"], "execution")
+    own = deserialize(Execution, run.summary["settings"]["execution"], "execution")
     assert evaluate_model(run.meta_model, data, execution=own) == run.evaluation
     looped = evaluate_model(run.meta_model, data, steps=(0, 1))
     assert run.evaluation is not None

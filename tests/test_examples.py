@@ -16,7 +16,7 @@ import fedmeta
 from cli.calling import succeed
 from fedmeta.algorithms import FedAvg
 from fedmeta.config.spec import RunSpec, layered
-from fedmeta.config.tables import read_toml
+from fedmeta.config.toml_files import read_toml
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.user_code import load_object
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmeta.core.errors import SettingError
-from fedmeta.core.user_code import load_object, names_code
+from fedmeta.core.user_code import is_code_name, load_object
 
 FILE = """from __future__ import annotations
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class Mine:
 
 
 def test_which_names_are_code() -> None:
-    assert names_code("my.py:make")
-    assert names_code("package.module:make")
-    assert not names_code("cnn")
+    assert is_code_name("my.py:make")
+    assert is_code_name("package.module:make")
+    assert not is_code_name("cnn")
 
 
 def test_from_a_module() -> None:

@@ -10,7 +10,7 @@ import torch
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation
-from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.serialization import deserialize, serialize
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Outer:
 
 
 def read(**values: Any) -> Outer:
-    return from_plain(Outer, {"name": "x", **values}, "outer")
+    return deserialize(Outer, {"name": "x", **values}, "outer")
 
 
 def test_round_trip() -> None:
@@ -48,7 +48,7 @@ def test_round_trip() -> None:
     )
     assert made == Outer("x", 2.0, True, 3, "fast", Inner(4), {"a": 1.0}, (1, 2), Inner(5))
     assert isinstance(made.rate, float)
-    assert from_plain(Outer, to_plain(made), "outer") == made
+    assert deserialize(Outer, serialize(made), "outer") == made
     assert read(count=None, pick="text").pick == "text"
 
 
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_named(values: dict[str, Any], message: str) -> Non
 
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(SettingError, match="outer lacks 'name': give text"):
-        from_plain(Outer, {"rate": 1.0}, "outer")
+        deserialize(Outer, {"rate": 1.0}, "outer")
 
 
 def test_algorithms_as_plain_tables() -> None:
@@ -91,15 +91,15 @@ def test_algorithms_as_plain_tables() -> None:
         "penalty": {"a": 1},
         "platform": "proximal",
     }
-    assert from_plain(ADMMFedMeta, table, "algorithm") == wanted
-    plain = to_plain(wanted)
+    assert deserialize(ADMMFedMeta, table, "algorithm") == wanted
+    plain = serialize(wanted)
     assert plain["penalty"] == {"a": 1.0}
     assert plain["difference"] == {"growth": 10.0, "offset": 100.0, "power": 1.0}
 
 
 def test_functions_and_tensors_can_be_told_apart() -> None:
-    assert to_plain(test_round_trip).endswith(":test_round_trip")
-    zeros, ones = to_plain(torch.zeros(2, 3)), to_plain(torch.ones(2, 3))
+    assert serialize(test_round_trip).endswith(":test_round_trip")
+    zeros, ones = serialize(torch.zeros(2, 3)), serialize(torch.ones(2, 3))
     assert "(2, 3)" in zeros
     assert zeros != ones
-    assert zeros == to_plain(torch.zeros(3, 2).T)
+    assert zeros == serialize(torch.zeros(3, 2).T)

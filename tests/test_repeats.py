@@ -14,7 +14,7 @@ from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.algorithms.algorithm import Algorithm
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.core.objective import Adaptation

@@ -15,7 +15,7 @@ import torch
 import fedmeta
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.config.spec import TABLES, RunSpec
-from fedmeta.config.tables import merged, to_toml
+from fedmeta.config.toml_files import merged, to_toml
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.report import repeat, write_report

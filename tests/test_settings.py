@@ -11,7 +11,7 @@ import torch
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
 from fedmeta.config.spec import RunSpec, build_algorithm, layered
-from fedmeta.config.tables import merged, read_toml
+from fedmeta.config.toml_files import merged, read_toml
 from fedmeta.core.errors import SettingError
 from fedmeta.core.meta_gradient import InverseSchedule
 from fedmeta.data.augmentation import Augmentation

@@ -14,7 +14,7 @@ from fedmeta.core import randomness, step_sizes, tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
 from fedmeta.core.objective import Adaptation, Facts, Objective, adapt
-from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.tree import Tree
 from fedmeta.data import NodeData, Samples
 from fedmeta.engine.layout import predictor
@@ -280,15 +280,15 @@ class TestAdaptation:
         assert rule == given
         assert hash(rule) == hash(given)
         assert repr(rule) == repr(given)
-        table = to_plain(given)
-        assert table == to_plain(rule)
+        table = serialize(given)
+        assert table == serialize(rule)
         assert (table["learned"], table["learning_scale"]) == ("tensor", 1.0)
         assert "factors" not in table
-        assert from_plain(Adaptation, table, "inner") == rule
+        assert deserialize(Adaptation, table, "inner") == rule
         with pytest.raises(SettingError, match="inner has no setting 'factors'"):
-            from_plain(Adaptation, {"factors": {}}, "inner")
+            deserialize(Adaptation, {"factors": {}}, "inner")
         with pytest.raises(SettingError, match=r"inner\.learned is 'layer'"):
-            from_plain(Adaptation, {"learned": "layer"}, "inner")
+            deserialize(Adaptation, {"learned": "layer"}, "inner")
 
 
 class TestTrees:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import nested
+from fedmeta.config.toml_files import nested
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.data import load
 from fedmeta.studies.tune import HELD_OUT, Range, grid, random_points, tune

@@ -15,9 +15,7 @@ from fedmeta.algorithms.algorithm import (
     displacement,
     mean_update,
 )
-from fedmeta.algorithms.baseline import Baseline
-from fedmeta.algorithms.meta_learner import MetaLearner
-from fedmeta.algorithms.step_learner import StepLearner
+from fedmeta.algorithms.learners import Baseline, MetaLearner, StepLearner
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import (
     DataError,

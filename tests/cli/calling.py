@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmeta.cli import commands, guarded
-from fedmeta.cli.plain_shell import run_plain
+from fedmeta.cli.argparse_shell import run_argparse
 from fedmeta.cli.typer_shell import run_typer
 
 COMMANDS = commands()
-SHELLS = {"typer": run_typer, "plain": run_plain}
+SHELLS = {"typer": run_typer, "plain": run_argparse}
 _PROGRESS = re.compile(r"\S.*: round \d+/\d+")
 
 

@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedmeta.cli import guarded
+from fedmeta.cli.argparse_shell import run_argparse
 from fedmeta.cli.certs import COMMAND
-from fedmeta.cli.plain_shell import run_plain
 from fedmeta.fleet.certificates import node_keys
 
 
 def certs(*arguments: str) -> int:
-    return guarded(run_plain, [COMMAND], arguments)
+    return guarded(run_argparse, [COMMAND], arguments)
 
 
 def test_a_fleet_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from experiments.registry import EXPERIMENTS, cells
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import SettingError
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.studies.sequences import TaskSequence
 from fedmeta.studies.tune import grid
 
@@ -70,7 +70,7 @@ def test_default_is_what_training_does_without_options() -> None:
         one("table1/fixed-pairs/cifar10/admm-fedmeta/default").build(),
         RunSpec.from_dict({}),
     )
-    assert to_plain(settings.algorithm) == to_plain(plain.algorithm)
+    assert serialize(settings.algorithm) == serialize(plain.algorithm)
     assert (settings.model, settings.augmentation) == (plain.model, plain.augmentation)
     assert settings.training.rounds == plain.training.rounds
 

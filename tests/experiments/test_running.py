@@ -14,7 +14,7 @@ from experiments.running import Ended, Plan, run_cells, selected, state
 from experiments.training import federation, pool, record
 from experiments.tuning import tried_before
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import Record
 from fedmeta.training.train import RunRequest, train_many

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.data.federation import Federation
 from fedmeta.fleet.edge import Edge
 from fedmeta.fleet.local_fleet import write_shards

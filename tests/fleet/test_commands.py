@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedmeta.cli import certs, edge, evaluate, fleet, importance, platform, sequence
+from fedmeta.cli.argparse_shell import run_argparse
 from fedmeta.cli.command import Command
-from fedmeta.cli.plain_shell import run_plain
 from fedmeta.core.errors import DataError, FedmetaError, RunFolderError, SettingError
 from fedmeta.fleet import worker
 from fedmeta.fleet.app_bundle import write_app
@@ -29,7 +29,7 @@ pytest.importorskip("flwr")
 
 
 def called(command: Command, *arguments: object) -> None:
-    run_plain([command], [str(each) for each in arguments])
+    run_argparse([command], [str(each) for each in arguments])
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core import randomness, storage
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import Federation, load
 from fedmeta.fleet.flower_commands import free_port

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.fleet.message import Message
 from fedmeta.fleet.plan import carry_out

@@ -97,7 +97,7 @@ def evaluate_by(name: str) -> Callable[..., Tensor]:
     def evaluate(
         free: Slot, first: Tensor, second: Tensor, geometry: Geometry, bias: Tensor | None = None
     ) -> Tensor:
-        chosen = kernels[name] if geometry.plain else torch_convolution
+        chosen = kernels[name] if geometry.is_plain else torch_convolution
         output = chosen.evaluate(free, first, second, geometry)
         if bias is None:
             return output

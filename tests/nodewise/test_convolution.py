@@ -182,7 +182,7 @@ def test_layout_in_memory_does_not_matter(backend: str):
 def test_outputs_are_those_of_torch(case: Problem):
     if not case.geometry.transposed:
         assert case.geometry.outputs == case.g.shape[2:]
-    assert case.geometry.plain == (case.geometry.groups == 1 and not case.geometry.transposed)
+    assert case.geometry.is_plain == (case.geometry.groups == 1 and not case.geometry.transposed)
 
 
 class TestRule:

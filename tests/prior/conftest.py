@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.data import load
 from fedmeta.training.train import RunRequest, train_run
 

@@ -13,7 +13,7 @@ from fedmeta.algorithms import ADMMFedMeta, Contribution, Fleet
 from fedmeta.core import tree
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.core.tree import Tree
 from fedmeta.engine import recording
 from fedmeta.priors import (
@@ -162,6 +162,6 @@ def test_repeats_start_and_step_together(name: str) -> None:
 
 
 def test_settings_tell_all_kinds_apart() -> None:
-    plain = [to_plain(prior) for prior in priors(0.3, PRIOR).values()]
-    plain += [to_plain(kind(0.3, PRIOR)) for kind in (GeneralisedKL, ItakuraSaito)]
+    plain = [serialize(prior) for prior in priors(0.3, PRIOR).values()]
+    plain += [serialize(kind(0.3, PRIOR)) for kind in (GeneralisedKL, ItakuraSaito)]
     assert len({str(each) for each in plain}) == len(plain) - 1  # KL is there twice

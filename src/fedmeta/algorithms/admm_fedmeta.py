@@ -165,12 +165,12 @@ class ADMMFedMeta(MetaLearner):
             self.prior.checked(theta)
         joint = self.started(theta)
         if self.automatic:
-            return self.parted(joint, automatic_penalty.start(joint, self.first_penalty))
+            return self.separated(joint, automatic_penalty.start(joint, self.first_penalty))
         if self.rule == "stale":
-            return self.parted(joint, {"uploads": tree.scale(fleet.penalty, joint)})
-        return self.parted(joint, {"duals": tree.zeros_like(joint)})
+            return self.separated(joint, {"uploads": tree.scale(fleet.penalty, joint)})
+        return self.separated(joint, {"duals": tree.zeros_like(joint)})
 
-    def welcomed(self, state: PlatformState, theta: Tree, newcomers: Fleet) -> PlatformState:
+    def with_newcomers(self, state: PlatformState, theta: Tree, newcomers: Fleet) -> PlatformState:
         """For the rule "stale" U gains what newcomers are assumed to have sent, Σρ_iθ."""
         if self.automatic or self.rule == "participants":
             return state
@@ -267,7 +267,7 @@ class ADMMFedMeta(MetaLearner):
             updated = {**free, **with_proximal(prior).proximal(split(free)[0], everyone)}
         else:
             updated = tree.combine(1.0, free, -1 / everyone, pull)
-        return self.parted(updated, memory), metrics
+        return self.separated(updated, memory), metrics
 
     def _automatic_step(
         self, state: PlatformState, total: Contribution
@@ -284,7 +284,7 @@ class ADMMFedMeta(MetaLearner):
         updated, memory, metrics = automatic_penalty.step(
             joint, state.memory, dual, loss, total.weight, self.averaging, self.longest_step
         )
-        return self.parted(updated, memory), metrics
+        return self.separated(updated, memory), metrics
 
     def model(self, state: PlatformState) -> Tree:
         """θ; under "auto" the average of those that their round has found good."""
@@ -294,7 +294,7 @@ class ADMMFedMeta(MetaLearner):
         """A target adapts as the nodes did, with the step sizes of `model`."""
         if not self.automatic:
             return super().adaptation(state)
-        return super().adaptation(self.parted(dict(state.memory["average"]), state.memory))
+        return super().adaptation(self.separated(dict(state.memory["average"]), state.memory))
 
 
 def _distance(a: Tree, b: Tree | None) -> Tensor:

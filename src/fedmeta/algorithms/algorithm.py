@@ -106,7 +106,7 @@ class Algorithm(Protocol):
         """A node's state before its first round."""
         return {}
 
-    def welcomed(self, state: PlatformState, theta: Tree, newcomers: Fleet) -> PlatformState:
+    def with_newcomers(self, state: PlatformState, theta: Tree, newcomers: Fleet) -> PlatformState:
         """The platform's state once nodes have joined between two rounds.
 
         Args:

@@ -53,7 +53,7 @@ class Centralised(Baseline):
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""
         start = self.server.platform_state(theta)
-        return self.parted(self.started(theta), start.memory)
+        return self.separated(self.started(theta), start.memory)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
@@ -75,4 +75,4 @@ class Centralised(Baseline):
         if not slopes.update:
             return after, metrics
         steps = tree.descend(state.memory[step_sizes.MEMORY], self.step_rate, mean_update(slopes))
-        return self.parted({**after.theta, **steps}, after.memory), metrics
+        return self.separated({**after.theta, **steps}, after.memory), metrics

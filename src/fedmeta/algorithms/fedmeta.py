@@ -52,7 +52,7 @@ class FedMeta(MetaLearner):
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and the optimiser's moments."""
         start = self.server.platform_state(self.started(theta))
-        return self.parted(start.theta, start.memory)
+        return self.separated(start.theta, start.memory)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
@@ -68,4 +68,4 @@ class FedMeta(MetaLearner):
         """One step of the optimiser."""
         joint = PlatformState(self.joined(state), state.memory)
         after, metrics = self.server.platform_step(joint, total)
-        return self.parted(after.theta, after.memory), metrics
+        return self.separated(after.theta, after.memory), metrics

@@ -48,14 +48,14 @@ class StepLearner(Algorithm):
         """θ and s as one tree."""
         return {**state.theta, **state.memory.get(step_sizes.MEMORY, {})}
 
-    def parted(self, joint: Tree, memory: Mapping[str, Tree]) -> PlatformState:
+    def separated(self, joint: Tree, memory: Mapping[str, Tree]) -> PlatformState:
         """The platform's state with θ and s of a joint tree, and further memory."""
         theta, steps = step_sizes.split(joint)
         return PlatformState(theta, {**memory, step_sizes.MEMORY: steps} if steps else memory)
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
         """θ and s = 0."""
-        return self.parted(self.started(theta), {})
+        return self.separated(self.started(theta), {})
 
     def broadcast(self, state: PlatformState) -> Tree:
         """θ and s."""
@@ -67,7 +67,7 @@ class StepLearner(Algorithm):
         """A step towards the average of what nodes made of θ and s."""
         joint = PlatformState(self.joined(state), state.memory)
         after, metrics = average_step(joint, total, self.mixing)
-        return self.parted(after.theta, after.memory), metrics
+        return self.separated(after.theta, after.memory), metrics
 
     def adaptation(self, state: PlatformState) -> Adaptation:
         """A target adapts by the inner adaptation, with the step sizes learned so far."""

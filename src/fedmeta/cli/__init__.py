@@ -11,8 +11,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
+from fedmeta.cli.argparse_shell import run_argparse
 from fedmeta.cli.command import Command
-from fedmeta.cli.plain_shell import run_plain
 from fedmeta.core.errors import FedmetaError
 
 _NAMES = (
@@ -28,7 +28,7 @@ def commands() -> list[Command]:
 
 def main() -> NoReturn:
     """The program `fedmeta`, also `python -m fedmeta`: typer where it is, argparse where not."""
-    shell = run_plain
+    shell = run_argparse
     if importlib.util.find_spec("typer") is not None:
         from fedmeta.cli.typer_shell import run_typer as shell
     sys.exit(guarded(shell, commands(), sys.argv[1:]))

@@ -99,6 +99,6 @@ class Command:
     def main(self) -> NoReturn:
         """This command alone, as a program: `python -m fedmeta.cli.train …`."""
         from fedmeta.cli import guarded
-        from fedmeta.cli.plain_shell import run_plain
+        from fedmeta.cli.argparse_shell import run_argparse
 
-        sys.exit(guarded(run_plain, [self], sys.argv[1:]))
+        sys.exit(guarded(run_argparse, [self], sys.argv[1:]))

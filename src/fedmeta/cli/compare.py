@@ -13,9 +13,9 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, print_report, progress_bars, results_folder, say, table
 from fedmeta.config.spec import RunSpec, build_algorithm
-from fedmeta.config.tables import Table, merged, nested, subtable
+from fedmeta.config.toml_files import Table, merged, nested, subtable
 from fedmeta.core.errors import SettingError, require_choice
-from fedmeta.core.user_code import names_code
+from fedmeta.core.user_code import is_code_name
 from fedmeta.studies.compare import Contestant, Equal, compare
 
 PARAMETERS = (
@@ -102,7 +102,7 @@ def contestant(full: Table, text: str) -> Contestant:
     if not takes_prior(algorithm):  # the others take no prior, and run without it
         table.pop("prior", None)
     # An algorithm of one's own goes by its name, not by the path of its file.
-    label = f"{algorithm.name}:{extra}".rstrip(":") if names_code(name) else text
+    label = f"{algorithm.name}:{extra}".rstrip(":") if is_code_name(name) else text
     return Contestant(label, algorithm, table)
 
 

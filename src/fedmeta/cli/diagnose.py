@@ -11,10 +11,10 @@ from fedmeta.cli.command import Command, Parameter, Values, given
 from fedmeta.cli.console import progress_bars, say, table
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import nested
+from fedmeta.config.toml_files import nested
 from fedmeta.core.errors import MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.storage import write_json
 from fedmeta.fleet.reopen import own_federation, stored_part, stored_table
 from fedmeta.report import format as fmt
@@ -29,7 +29,7 @@ _ROWS = 8  # rounds in the printed table; all are in the file
 
 PARAMETERS = (
     Parameter("run", "Folder of a run of admm-fedmeta.", argument=True),
-    Parameter("every", "Look at every so manieth round.", int, default="1; in long runs 200 looks"),
+    Parameter("every", "Look at every n-th round.", int, default="1; in long runs 200 looks"),
     Parameter("points", "Models before the last to estimate constants at.", int, default="1"),
     Parameter("nodes", "Sources to find constants of, at most.", int, default="50"),
     Parameter("target", "Target to judge adaptation at.", default="the worst"),
@@ -53,7 +53,7 @@ def run(values: Values) -> None:
         bar = bars("replay")
         bar.on_start(1, len(history))
         diagnosis = diagnose_run(job, history, settings, bar.on_round)
-    found = diagnosis.plain()
+    found = diagnosis.as_json()
     title = f"{job.algorithm.name} on {job.federation.name}"
     _print(diagnosis, found, title)
     write_json(folder.path / "diagnosis.json", found)
@@ -80,7 +80,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
         )
     federation = own_federation(folder, sources=True)
     machinery = {**stored_part(folder, "execution"), **given(values, "device", "memory")}
-    execution = from_plain(Execution, machinery, "execution")
+    execution = deserialize(Execution, machinery, "execution")
     settings = with_strength(replace(settings, execution=execution), federation)
     job = prepare(settings, federation)
     identity = identify(job, None, stored)

@@ -9,11 +9,11 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import percent, table, write_result
 from fedmeta.config.execution import Execution
-from fedmeta.config.tables import Table, merged, subtable
+from fedmeta.config.toml_files import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, SettingError, require, require_positive
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.data.federation import Federation
 from fedmeta.data.loading import deal_out, read
 from fedmeta.data.settings import DataSettings
@@ -41,7 +41,7 @@ def run(values: Values) -> None:
     given = options.settings_table(PARAMETERS, values)
     model = open_model(folder.path, values["model"], values["loss"])
     data, changes = subtable(given, "data"), subtable(given, "training")
-    training = from_plain(
+    training = deserialize(
         TrainingSettings, merged([stored_part(folder, "training"), changes]), "training"
     )
     if set(data) - {"precise"} or "seed" in changes:
@@ -55,7 +55,7 @@ def run(values: Values) -> None:
     steps = _steps(values["steps"]) or (0, *training.evaluation_steps, rule.steps)
     # Laid out as in training, for the same numbers to the last bit; on another device if asked.
     machinery = merged([stored_part(folder, "execution"), subtable(given, "execution")])
-    execution = from_plain(Execution, machinery, "execution")
+    execution = deserialize(Execution, machinery, "execution")
     model = replace(model, adaptation=rule)
     result = evaluate_model(model, federation, steps, execution=execution, seed=training.seed)
     metric, summary = result.metric, result.summary()
@@ -96,7 +96,7 @@ def _other_federation(folder: RunFolder, model: MetaModel, data: Table, seed: in
     model was trained on.
     """
     stored = stored_part(folder, "data")
-    settings = from_plain(DataSettings, merged([stored, data]), "data")
+    settings = deserialize(DataSettings, merged([stored, data]), "data")
     own, other = (Path(str(each)).expanduser() for each in (stored.get("name"), settings.name))
     if own.resolve() == other.resolve():
         raise SettingError(

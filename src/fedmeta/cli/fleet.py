@@ -12,10 +12,10 @@ from fedmeta.cli.console import print_report, progress_bars, results_folder, say
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.cli.train import print_result
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder, difference
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.data import load
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def fleet_settings(values: Values, before: FleetSettings | None = None) -> Fleet
         **given(values, "edges", "quorum", "deadline"),
         "authenticated": not values["insecure"],
     }
-    return from_plain(FleetSettings, fields, "fleet")
+    return deserialize(FleetSettings, fields, "fleet")
 
 
 def _planned(values: Values) -> Path:

@@ -10,7 +10,7 @@ from fedmeta.cli.command import Command, Parameter, Values, under
 from fedmeta.cli.console import progress_bars, results_folder, say
 from fedmeta.cli.train import PARAMETERS as TRAIN
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import FedmetaError
 
 _DEFAULT_PORT = 8000

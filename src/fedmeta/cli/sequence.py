@@ -8,7 +8,7 @@ from typing import Any
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, print_report, progress_bars, results_folder, say, table
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import SettingError, require
 from fedmeta.core.run_folder import difference
 from fedmeta.core.user_code import refuse_code

@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
 from fedmeta.cli.command import Parameter, Values, under
 from fedmeta.config.spec import RunSpec, layered
-from fedmeta.config.tables import Table, merged, nested, read_toml
+from fedmeta.config.toml_files import Table, merged, nested, read_toml
 from fedmeta.core.errors import SettingError, require
 from fedmeta.core.objective import RECOMMENDED
 

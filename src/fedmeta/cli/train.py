@@ -15,7 +15,7 @@ from fedmeta.cli.compare import compare_and_print
 from fedmeta.cli.console import percent, print_report, progress_bars, results_folder, say, table
 from fedmeta.cli.importance import print_importance
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import WITHDRAWN, RunFolder
 from fedmeta.data import Federation, load

@@ -8,7 +8,7 @@ from typing import Any
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
 from fedmeta.cli.console import plus_minus, progress_bars, say, table
-from fedmeta.config.tables import Table, subtable
+from fedmeta.config.toml_files import Table, subtable
 from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import write_json, writing

@@ -34,13 +34,13 @@ from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm
 from fedmeta.algorithms.algorithm import takes_prior, with_prior
 from fedmeta.algorithms.path_importance import PathKeeping
 from fedmeta.config.execution import Execution
-from fedmeta.config.tables import Table, merged, subtable, with_preset
+from fedmeta.config.toml_files import Table, merged, subtable, with_preset
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import SettingError, nearest, require_choice
 from fedmeta.core.objective import Adaptation
-from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.tree import Tree
-from fedmeta.core.user_code import load_object, names_code
+from fedmeta.core.user_code import is_code_name, load_object
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.settings import DataSettings
 from fedmeta.models.losses import Loss
@@ -98,7 +98,7 @@ class RunSpec:
         for name in ("algorithms", "inner"):
             subtable(table, name)
         parts: Table = {
-            name: from_plain(kind, subtable(table, name), name) for name, kind in TABLES.items()
+            name: deserialize(kind, subtable(table, name), name) for name, kind in TABLES.items()
         }
         start = table.get("start", table.get("init"))
         if start is not None and (not isinstance(start, str) or not start):
@@ -210,7 +210,7 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     """
     cls = _algorithm_class(name)
     for other in table.get("algorithms", {}):
-        if other not in ALGORITHMS and not names_code(other):
+        if other not in ALGORITHMS and not is_code_name(other):
             raise SettingError(f"algorithms has no {other!r}", nearest(other, ALGORITHMS))
     own = table.get("algorithms", {}).get(name, {})
     if not isinstance(own, Mapping):
@@ -219,17 +219,17 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     for each in fields(cls):
         if each.name == "inner" and given_inner:  # what is left open is as in the default
             given = each.default if isinstance(each.default, Adaptation) else Adaptation()
-            own = merged([{"inner": to_plain(given)}, {"inner": table.get("inner", {})}, own])
-    algorithm: Algorithm = from_plain(cls, own, f"algorithms.{name}")
+            own = merged([{"inner": serialize(given)}, {"inner": table.get("inner", {})}, own])
+    algorithm: Algorithm = deserialize(cls, own, f"algorithms.{name}")
     if not takes_prior(algorithm):
         return algorithm
-    prior = from_plain(PriorSettings, subtable(table, "prior"), "prior")
-    model = from_plain(ModelSettings, subtable(table, "model"), "model")
+    prior = deserialize(PriorSettings, subtable(table, "prior"), "prior")
+    model = deserialize(ModelSettings, subtable(table, "model"), "model")
     return tied(RunSpec(model=model, algorithm=algorithm, prior=prior)).algorithm
 
 
 def _algorithm_class(name: str) -> Any:
-    if not names_code(name):
+    if not is_code_name(name):
         if name not in ALGORITHMS:
             raise SettingError(f"algorithm {name!r} is unknown", nearest(name, ALGORITHMS))
         return ALGORITHMS[name]
@@ -272,7 +272,7 @@ def _settings_table(settings: Any, leave_out: tuple[str, ...] = ()) -> Table:
         return {"class": described(settings)}
     kept = [each for each in fields(settings) if each.compare and each.name not in leave_out]
     return {
-        each.name: _without_none(to_plain(value))
+        each.name: _without_none(serialize(value))
         for each in kept
         if not _is_default(value := getattr(settings, each.name), each)
     }

@@ -20,7 +20,7 @@ from fedmeta.core.errors import SettingError, nearest, require_choice
 T = TypeVar("T")
 
 
-def to_plain(value: Any) -> Any:
+def serialize(value: Any) -> Any:
     """A dataclass, or what one holds, as dictionaries, lists, numbers and strings.
 
     Functions become "module:name", tensors shape and digest: enough to tell two settings apart.
@@ -28,11 +28,11 @@ def to_plain(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         kept = [each.name for each in fields(value) if each.compare]
-        return {name: to_plain(getattr(value, name)) for name in kept}
+        return {name: serialize(getattr(value, name)) for name in kept}
     if isinstance(value, Mapping):
-        return {str(key): to_plain(each) for key, each in value.items()}
+        return {str(key): serialize(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(each) for each in value]
+        return [serialize(each) for each in value]
     if isinstance(value, torch.Tensor):
         content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         digest = hashlib.sha256(content).hexdigest()[:16]
@@ -42,7 +42,7 @@ def to_plain(value: Any) -> Any:
     return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', repr(value))}"
 
 
-def from_plain(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def deserialize(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Build a dataclass from a dictionary, checking names and types.
 
     Args:
@@ -52,7 +52,7 @@ def from_plain(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
     Example:
         >>> from fedmeta.core.objective import Adaptation
-        >>> inner = from_plain(Adaptation, {"step_size": 1, "scope": ["head.*"]}, "algorithm.inner")
+        >>> inner = deserialize(Adaptation, {"step_size": 1, "scope": ["head.*"]}, "inner")
         >>> inner.step_size, inner.scope
         (1.0, ('head.*',))
     """
@@ -81,7 +81,7 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
         item = get_args(wanted)[0]
         return tuple(_convert(each, item, f"{where}[{i}]") for i, each in enumerate(value))
     if is_dataclass(wanted) and isinstance(value, Mapping):
-        return from_plain(wanted, value, where)  # type: ignore[arg-type]
+        return deserialize(wanted, value, where)  # type: ignore[arg-type]
     if origin is not None and isinstance(value, Mapping) and issubclass(origin, Mapping):
         item = get_args(wanted)[1]
         return {key: _convert(each, item, f"{where}.{key}") for key, each in value.items()}

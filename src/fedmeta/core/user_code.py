@@ -26,7 +26,7 @@ _CODE = {
 """Settings that may name code, by the flag that gives them."""
 
 
-def names_code(name: str) -> bool:
+def is_code_name(name: str) -> bool:
     """Whether a name points at code rather than at something built in."""
     return ":" in name
 
@@ -44,7 +44,7 @@ def refuse_code(
     """
     for option, place in _CODE.items():
         name = _at(table, place)
-        if names_code(name) and name != _at(typed, place):
+        if is_code_name(name) and name != _at(typed, place):
             shown = re.sub(r"^fleet_app\.own_(\w+):", r"\1.py:", name)  # as fleets ship it
             again = flag.format(flag=option, setting=".".join(place), name=shown)
             raise RunFolderError(

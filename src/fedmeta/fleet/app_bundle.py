@@ -10,10 +10,10 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from fedmeta.config.tables import Table
+from fedmeta.config.toml_files import Table
 from fedmeta.core.errors import SettingError
 from fedmeta.core.storage import write_bytes, writing
-from fedmeta.core.user_code import names_code
+from fedmeta.core.user_code import is_code_name
 
 PACKAGE = "fleet_app"
 _SHIPPED = ("client_app.py", "worker_socket.py")
@@ -70,7 +70,7 @@ def shipped(table: Table) -> Table:
 def _files(table: Table) -> list[str]:
     """The names of code in files that the settings have."""
     named = (table.get("algorithm"), table.get("loss"), table.get("model", {}).get("name"))
-    found = [str(name) for name in named if name and names_code(str(name))]
+    found = [str(name) for name in named if name and is_code_name(str(name))]
     return [name for name in found if name.rpartition(":")[0].endswith(".py")]
 
 

@@ -13,10 +13,10 @@ import torch
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import DataError, FedmetaError
-from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import read_json, write_json, writing
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation, Task
@@ -64,14 +64,14 @@ class Edge:
         """Write it to the folder where the edge keeps all of its files."""
         with writing(home):
             home.mkdir(parents=True, exist_ok=True)
-        write_json(home / FILE, to_plain(self))
+        write_json(home / FILE, serialize(self))
 
     @classmethod
     def load(cls, home: Path) -> Edge:
         """The edge that lives in a folder."""
         about = read_json(home / FILE, "description of the edge")
         return cls(
-            str(about["name"]), from_plain(EdgeData, about["data"], "data"), about["execution"]
+            str(about["name"]), deserialize(EdgeData, about["data"], "data"), about["execution"]
         )
 
 
@@ -99,7 +99,7 @@ def introduce(home: Path, question: Message) -> Message:
         "name": edge.name,
         "nodes": [[node.name, len(node.support), len(node.query)] for node in federation.nodes],
         "data": data_digest(federation),
-        "task": to_plain(federation.task),
+        "task": serialize(federation.task),
         "shape": list(federation.inputs.shape[1:]),
         "bytes": federation.inputs.dtype == "uint8",
         "features": list(federation.features),
@@ -222,6 +222,6 @@ def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
             f"the data of edge {edge.name} are no longer those it joined with",
             "put them back, or start the edge in a new folder under another name",
         )
-    federation = with_classes(federation, from_plain(Task, facts["task"], "task"))
+    federation = with_classes(federation, deserialize(Task, facts["task"], "task"))
     job = prepare(settings, federation, scaling=Scaling.from_tensors(request.tensors))
-    return job, from_plain(Share, facts["share"], "share")
+    return job, deserialize(Share, facts["share"], "share")

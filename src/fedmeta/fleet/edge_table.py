@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.storage import read_json, write_json
 
 _FILE = "edges.json"
@@ -54,4 +54,4 @@ def read_edges(folder: Path) -> list[EdgeStatus]:
     if not file.exists():
         return []
     rows = read_json(file, "table of edges").get("edges", [])
-    return [from_plain(EdgeStatus, row, "edges") for row in rows]
+    return [deserialize(EdgeStatus, row, "edges") for row in rows]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fedmeta.config.tables import Table
+from fedmeta.config.toml_files import Table
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.user_code import refuse_code

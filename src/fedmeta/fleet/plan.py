@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table, merged, subtable
+from fedmeta.config.toml_files import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core import randomness
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import read_json, write_json, writing
 from fedmeta.data.federation import Federation, describe
 from fedmeta.data.settings import DataSettings
@@ -74,7 +74,7 @@ class Plan:
         """Write it into a run folder."""
         with writing(folder):
             (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        write_json(folder / FOLDER / FILE, to_plain(self))
+        write_json(folder / FOLDER / FILE, serialize(self))
 
     def request(self, starts: int = 0) -> dict[str, Any]:
         """What every message to an edge says of the run, and how often the platform was started."""
@@ -89,8 +89,8 @@ class Plan:
         return cls(
             about["run"],
             about["table"],
-            from_plain(FleetSettings, about["fleet"], "fleet"),
-            from_plain(EdgeData, targets, "targets") if targets else None,
+            deserialize(FleetSettings, about["fleet"], "fleet"),
+            deserialize(EdgeData, targets, "targets") if targets else None,
         )
 
 
@@ -180,8 +180,8 @@ def _known(plan: Plan, roster: Roster) -> Federation:
     """
     targets = None
     if plan.targets is not None:
-        data = from_plain(DataSettings, subtable(plan.table, "data"), "data")
-        training = from_plain(TrainingSettings, subtable(plan.table, "training"), "training")
+        data = deserialize(DataSettings, subtable(plan.table, "data"), "data")
+        training = deserialize(TrainingSettings, subtable(plan.table, "training"), "training")
         targets = read_shard(plan.targets, data, training.seed, "target", role="target")
     return known_federation(roster.until(0), targets)
 

@@ -193,7 +193,7 @@ class FleetEngine:
         old = self.fleet
         self._weigh()
         new = self._penalties[old.nodes :]
-        return self._job.algorithm.welcomed(
+        return self._job.algorithm.with_newcomers(
             state, self._job.model.theta, Fleet(new.sum(), len(new))
         )
 

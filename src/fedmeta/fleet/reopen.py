@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.user_code import refuse_code
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
@@ -81,10 +81,10 @@ def own_federation(
             )
         return targets
     data = stored_part(folder, "data")
-    training = from_plain(TrainingSettings, stored_part(folder, "training"), "training")
+    training = deserialize(TrainingSettings, stored_part(folder, "training"), "training")
     remedy = "put them back as they were, or open the run from Python"
     try:
-        settings = from_plain(DataSettings, data, "data")
+        settings = deserialize(DataSettings, data, "data")
         of_sequence = in_sequence(folder.path)
         federation = task_federation(folder.path) if of_sequence else load(settings, training.seed)
     except (DataError, SettingError) as error:

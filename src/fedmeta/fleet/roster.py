@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from fedmeta.core.errors import DataError
-from fedmeta.core.serialization import from_plain, to_plain
+from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import read_json, read_tensors, write_json, write_tensors
 from fedmeta.data.federation import Federation, Node, Task
 from fedmeta.data.pool import Array
@@ -81,7 +81,7 @@ class Roster:
     def save(self, folder: Path) -> None:
         """Write it to the platform's folder."""
         write_tensors(folder / _SCALING, self.scaling.tensors(), {})
-        write_json(folder / _ROSTER, {"members": to_plain(self.members), **to_plain(self.common)})
+        write_json(folder / _ROSTER, {"members": serialize(self.members), **serialize(self.common)})
 
     @classmethod
     def load(cls, folder: Path) -> Roster | None:
@@ -94,7 +94,7 @@ class Roster:
             for each in about.pop("members")
         )
         tensors, _ = read_tensors(folder / _SCALING, "scaling of the fleet")
-        return cls(members, from_plain(Common, about, "roster"), Scaling.from_tensors(tensors))
+        return cls(members, deserialize(Common, about, "roster"), Scaling.from_tensors(tensors))
 
     def until(self, number: int) -> Roster:
         """Without those that joined after a round."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmeta.config.tables import Table, merged
+from fedmeta.config.toml_files import Table, merged
 from fedmeta.core import tree
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.run_folder import RunFolder

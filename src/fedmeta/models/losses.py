@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedmeta.core.errors import SettingError, nearest
-from fedmeta.core.user_code import explained, load_object, names_code
+from fedmeta.core.user_code import explained, is_code_name, load_object
 from fedmeta.data.federation import Task
 from fedmeta.models.functional import FunctionalModel
 
@@ -53,7 +53,7 @@ def named_loss(name: str, task: Task) -> Loss:
         >>> named_loss("auto", Task("regression", 1)).__name__
         'squared_error'
     """
-    if names_code(name):
+    if is_code_name(name):
         loss: Loss = load_object(name, "loss")
         if not callable(loss):
             raise SettingError(

@@ -22,10 +22,10 @@ from fedmeta.core.errors import DataError, ModelError, RunFolderError, SettingEr
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.sample_sets import Samples
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import read_tensors, write_tensors
 from fedmeta.core.tree import Tree
-from fedmeta.core.user_code import names_code
+from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Task
 from fedmeta.data.pool import as_array, normalised_inputs
 from fedmeta.data.scaling import Scaling
@@ -128,7 +128,7 @@ class MetaModel:
         facts = {
             "format": FORMAT,
             "task": asdict(self.task),
-            "adaptation": to_plain(self.adaptation),
+            "adaptation": serialize(self.adaptation),
             "input_shape": self.input_shape,
             **self.about,
         }
@@ -347,7 +347,7 @@ def _network(
         return functionalise(network)
     if network is None:
         stored = facts["network"]
-        if "class" in stored or names_code(stored["name"]):
+        if "class" in stored or is_code_name(stored["name"]):
             raise RunFolderError(
                 f"{file} was trained with a network of your own "
                 f"({stored.get('class') or stored['name']})",
@@ -359,7 +359,7 @@ def _network(
 
 def _loss(file: Path, facts: Mapping[str, Any], task: Task) -> Loss:
     name = facts["loss"]
-    if names_code(name):
+    if is_code_name(name):
         raise RunFolderError(
             f"{file} was trained with a loss of your own ({name})",
             "name it again: --loss on the command line, loss= in Python",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedmeta.core.errors import ModelError, SettingError, nearest, require, require_choice
-from fedmeta.core.user_code import explained, load_object, names_code
+from fedmeta.core.user_code import explained, is_code_name, load_object
 
 Activation = Literal["elu", "leaky-relu", "relu", "tanh"]
 Initialisation = Literal["pytorch", "truncated-normal"]
@@ -58,7 +58,7 @@ class ModelSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
         object.__setattr__(self, "hidden", tuple(self.hidden))
-        if self.name not in _NETWORKS and not names_code(self.name):
+        if self.name not in _NETWORKS and not is_code_name(self.name):
             raise SettingError(
                 f"model {self.name!r} is unknown",
                 f"{nearest(self.name, _NETWORKS)}; or name your own as file.py:function",
@@ -122,7 +122,7 @@ def build(settings: ModelSettings, shape: Sequence[int], outputs: int, seed: int
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if names_code(settings.name):
+        if is_code_name(settings.name):
             model = _own(settings.name, shape, outputs)
             if not isinstance(model, nn.Module):
                 raise ModelError(

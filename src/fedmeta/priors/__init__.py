@@ -30,8 +30,9 @@ from fedmeta.priors.importance import (
 from fedmeta.priors.outputs import OutputKL
 from fedmeta.priors.positive import GeneralisedKL, ItakuraSaito, PositiveParameters
 from fedmeta.priors.quadratic import SquaredEuclidean, SquaredMahalanobis
+from fedmeta.priors.registry import KINDS, regularizer
 from fedmeta.priors.regularizer import Proximal, Regularizer, described, with_proximal
-from fedmeta.priors.settings import KINDS, PriorSettings, load_prior, regularizer
+from fedmeta.priors.settings import PriorSettings, load_prior
 
 __all__ = [
     "KINDS",

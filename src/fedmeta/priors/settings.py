@@ -1,58 +1,26 @@
-"""The table [prior]: which earlier model, by which divergence, how strongly.
-
-And regularisers by name: what the setting `prior.kind` may say.
-"""
+"""The table [prior]: which earlier model, by which divergence, how strongly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
 
-from fedmeta.core import tree
-from fedmeta.core.errors import (
-    DataError,
-    RunFolderError,
-    SettingError,
-    nearest,
-    require,
-    require_positive,
-)
+from fedmeta.core.errors import DataError, RunFolderError, SettingError, require, require_positive
 from fedmeta.core.tree import Tree
-from fedmeta.core.user_code import load_object, names_code
+from fedmeta.core.user_code import is_code_name
 from fedmeta.data.pool import normalised_inputs
 from fedmeta.data.readers.image_folder import read_image_folder
-from fedmeta.data.readers.npz import plain_arrays
+from fedmeta.data.readers.npz import arrays_without_pickles
 from fedmeta.data.readers.table import read_table
 from fedmeta.models.losses import squared_error
 from fedmeta.models.meta_model import MetaModel, describing_file, load_theta
 from fedmeta.models.networks import ModelSettings
-from fedmeta.priors.bregman import Bregman
 from fedmeta.priors.importance import importance_file, read_importance
-from fedmeta.priors.outputs import OutputKL
-from fedmeta.priors.positive import GeneralisedKL, ItakuraSaito, PositiveParameters
-from fedmeta.priors.quadratic import SquaredEuclidean, SquaredMahalanobis
+from fedmeta.priors.registry import ON_OUTPUTS, WEIGHTED, regularizer, require_kind
 from fedmeta.priors.regularizer import Regularizer
-
-KINDS = ("euclidean", "fisher", "path", "outputs", "generalised-kl", "itakura-saito")
-WEIGHTED = ("fisher", "path")
-"""Kinds that need an importance."""
-ON_OUTPUTS = ("outputs", "generalised-kl", "itakura-saito")
-"""Kinds that can compare what models predict."""
-
-Predict = Callable[[Tree, Tensor], Tensor]
-
-
-def require_kind(kind: str) -> None:
-    """Refuse a kind that is neither built in nor names code."""
-    if kind not in KINDS and not names_code(kind):
-        raise SettingError(
-            f"prior.kind is {kind!r}",
-            f"{nearest(kind, KINDS)}; or name a convex h of your own as file.py:function",
-        )
 
 
 @dataclass(frozen=True)
@@ -155,7 +123,7 @@ def _described(path: Path, network: ModelSettings | None) -> MetaModel:
             f"{path} does not say which network and input scaling it is of",
             "to compare outputs, name a finished run or its model.safetensors as prior",
         )
-    own = network if network is not None and names_code(network.name) else None
+    own = network if network is not None and is_code_name(network.name) else None
     model = MetaModel.load(file, own, squared_error)  # its loss is not used here
     if model.task.kind != "classification":
         raise SettingError("a regression model predicts no probabilities", "use another prior.kind")
@@ -176,7 +144,7 @@ def unlabelled(path: Path, model: MetaModel) -> Tensor:
     if not path.is_file():
         raise DataError(f"there is no file or folder {path} (prior.data)", "check the path")
     if kind == ".npz":
-        return model.scaled(normalised_inputs(plain_arrays(path, ["x"])["x"], path.name))
+        return model.scaled(normalised_inputs(arrays_without_pickles(path, ["x"])["x"], path.name))
     if kind not in (".csv", ".parquet"):
         raise DataError(f"{path} is of a kind that is not read", "give .npz, .csv or .parquet")
     features = model.about.get("features")
@@ -187,78 +155,3 @@ def unlabelled(path: Path, model: MetaModel) -> Tensor:
     # Any feature stands for the label, which a table reader wants and nobody looks at.
     pool = read_table(path, task="regression", label=features[0], features=features)
     return model.scaled(pool.inputs)
-
-
-def regularizer(
-    kind: str,
-    strength: float,
-    theta: Tree,
-    importance: Tree | None = None,
-    *,
-    predict: Predict | None = None,
-    inputs: Tensor | None = None,
-    temperature: float = 1.0,
-) -> Regularizer:
-    """λ D(θ, θ_p), with D chosen by name.
-
-    | kind | D(θ, θ_p) |
-    |---|---|
-    | "euclidean" | ‖θ − θ_p‖² |
-    | "fisher" | ½ Σ F(θ − θ_p)², elastic weight consolidation |
-    | "path" | Σ Ω(θ − θ_p)², synaptic intelligence |
-    | "outputs" | mean KL of predicted probabilities on `inputs` |
-    | "generalised-kl", "itakura-saito" | of probabilities on `inputs`, or of softplus(θ) |
-    | "file.py:function" | the Bregman divergence of that function, a convex h |
-
-    Args:
-        kind: see above.
-        strength: λ ≥ 0.
-        theta: θ_p, whole or in part.
-        importance: F or Ω, for the kinds "fisher" and "path".
-        predict: (θ, inputs) → logits, where outputs are compared; a `FunctionalModel` is one.
-        inputs: what they are compared on, scaled as the model wants them.
-        temperature: T > 0 of the kind "outputs".
-
-    Example:
-        >>> import torch
-        >>> prior = {"a": torch.tensor([1.0])}
-        >>> held = regularizer("fisher", 2.0, prior, {"a": torch.tensor([3.0])})
-        >>> held.value({"a": torch.tensor([2.0])})
-        tensor(3.)
-    """
-    require_kind(kind)
-    if names_code(kind):
-        return Bregman(strength, theta, load_object(kind, "convex h"))
-    if kind == "euclidean":
-        return SquaredEuclidean(strength, theta)
-    if kind in WEIGHTED:
-        if importance is None:
-            raise SettingError(f"prior.kind is {kind!r} without an importance", "give one")
-        factor = 0.5 if kind == "fisher" else 1.0
-        return SquaredMahalanobis(strength, theta, tree.scale(factor, importance))
-    if predict is not None and inputs is not None:
-        if kind == "outputs":
-            return OutputKL(strength, theta, predict, inputs, temperature)
-        positive: Callable[[Tree], Tensor] = _Probabilities(predict, inputs)
-    elif kind == "outputs":
-        raise SettingError(
-            'prior.kind is "outputs" without data to compare outputs on',
-            "name unlabelled samples with prior.data, e.g. --prior-data FILE",
-        )
-    else:
-        positive = PositiveParameters()
-    cls = GeneralisedKL if kind == "generalised-kl" else ItakuraSaito
-    return cls(strength, theta, positive)
-
-
-@dataclass(frozen=True, eq=False)
-class _Probabilities:
-    """Predicted probabilities on some inputs, divided by their number: sums of them are means."""
-
-    predict: Predict
-    inputs: Tensor
-
-    def __call__(self, theta: Tree) -> Tensor:
-        leaf = next(iter(theta.values()))
-        inputs = self.inputs.to(device=leaf.device, dtype=leaf.dtype)
-        return self.predict(theta, inputs).softmax(dim=-1) / len(inputs)

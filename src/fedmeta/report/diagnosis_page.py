@@ -42,7 +42,7 @@ def write_diagnosis(path: Path, found: Found, title: str) -> None:
 
     Args:
         path: of the HTML file.
-        found: `Diagnosis.plain()`, or what diagnosis.json holds.
+        found: `Diagnosis.as_json()`, or what diagnosis.json holds.
         title: of the run.
     """
     require_extras()

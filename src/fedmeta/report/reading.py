@@ -11,7 +11,7 @@ from typing import Any
 
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.run_folder import Record, RunFolder
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.storage import read_json
 
 UNFINISHED = "unfinished"
@@ -341,7 +341,7 @@ def _edges(file: Path) -> list[EdgeFacts]:
     if not file.exists():
         return []
     rows = read_json(file, "table of edges").get("edges", [])
-    return [from_plain(EdgeFacts, row, "edges") for row in rows]
+    return [deserialize(EdgeFacts, row, "edges") for row in rows]
 
 
 def _or_nan(value: Any) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.config.spec import TABLES, RunSpec
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.data import BUILT_IN, DataSettings
 
 
@@ -97,7 +97,7 @@ def _call(cls: type, stored: Mapping[str, Any], always: tuple[str, ...] = ()) ->
         default = _default(field)
         if field.name not in stored:
             continue
-        if field.name in always or stored[field.name] != to_plain(default):
+        if field.name in always or stored[field.name] != serialize(default):
             arguments.append(f"{field.name}={_literal(stored[field.name], default)}")
     return f"fm.{cls.__name__}({', '.join(arguments)})"
 

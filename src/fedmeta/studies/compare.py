@@ -11,11 +11,11 @@ from typing import Any, Literal
 from fedmeta.algorithms import FedAvg
 from fedmeta.algorithms.algorithm import Algorithm
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import merged
+from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import RunFolderError, SettingError, require
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import write_json
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
@@ -119,7 +119,7 @@ def compare(
         "format": FORMAT,
         "metric": first["metric"][0],
         "equal": equal,
-        "data": to_plain(settings.data),
+        "data": serialize(settings.data),
         "seeds": list(seeds),
         "rows": [_row(row) for row in rows.values()],
         "paired": [_paired(first, rows[label]) for label in labels[1:]],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.tables import Table, merged, nested
+from fedmeta.config.toml_files import Table, merged, nested
 from fedmeta.core.errors import DivergedError, SettingError, require
 from fedmeta.data import Federation, load
 from fedmeta.evaluation.evaluate import evaluate_model

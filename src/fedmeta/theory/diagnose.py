@@ -53,7 +53,7 @@ class DiagnosisSettings:
     """How closely a run is diagnosed.
 
     Args:
-        every: measure at every so manieth round; None: at every one, or at some 200 of a longer
+        every: measure at every n-th round; None: at every one, or at some 200 of a longer
             run.
         points: θ along the run to estimate constants at, besides the last.
         nodes: sources to estimate constants of, at most; more are drawn from by the search's seed.
@@ -128,7 +128,7 @@ class Diagnosis:
         known = [change for change in changes if change is not None]
         return sum(change > 0 for change in known), len(known)
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """For JSON; what is infinite or no number is None."""
         nu = [self.constants.nu(printed) for printed in (False, True)]
         nodes = [

@@ -100,7 +100,7 @@ def recompute(
     Args:
         job: of ADMM-FedMeta, prepared as for the run.
         history: what was logged; as many rounds are computed.
-        every: measure at every so manieth round, and at the last.
+        every: measure at every n-th round, and at the last.
         points: how many θ along the way to keep, besides the last.
         on_round: is given the record of every round that is done.
     """

@@ -14,7 +14,7 @@ from fedmeta.config.spec import TABLES, RunSpec, tied
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import RECOMMENDED, RECOMMENDED_FOR_VALUES, Adaptation
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
@@ -251,11 +251,11 @@ def _exposure(spec: RunSpec) -> Exposure:
 
 def _stored(spec: RunSpec, job: Job) -> dict[str, Any]:
     """The resolved settings as they are kept with a run: what decides about its bits."""
-    stored: dict[str, Any] = {name: to_plain(getattr(spec, name)) for name in TABLES}
+    stored: dict[str, Any] = {name: serialize(getattr(spec, name)) for name in TABLES}
     del stored["prior"]  # of the prior, what it is and not where it was read from
-    stored["algorithm"] = {"name": spec.algorithm.name, **to_plain(spec.algorithm)}
-    stored["execution"] = to_plain(job.layout.execution)
-    stored["loss"] = spec.loss if isinstance(spec.loss, str) else to_plain(spec.loss)
+    stored["algorithm"] = {"name": spec.algorithm.name, **serialize(spec.algorithm)}
+    stored["execution"] = serialize(job.layout.execution)
+    stored["loss"] = spec.loss if isinstance(spec.loss, str) else serialize(spec.loss)
     if spec.data is None:
         stored["data"] = {"name": job.federation.name}
     if not isinstance(spec.model, ModelSettings):

@@ -173,7 +173,7 @@ class RoundLoop:
         found = self._evaluated(result.state) if self._evaluates(number) else None
         now = time.perf_counter()
         seconds, self._clock = (now - self._clock) / len(self._runs), now
-        told = False
+        first = True
         for place, run in enumerate(self._runs):
             if run.diverged:
                 continue
@@ -185,9 +185,9 @@ class RoundLoop:
             if self._notes[number] and not self._several:
                 record["note"] = "; ".join(self._notes[number])
             record["seconds"] = seconds
-            if not told:
+            if first:
                 record |= self.callbacks.on_round(record, self._state_of(result.state, place))
-                told = True
+                first = False
             run.history.append(record)
             if run.folder is not None and not self._several:
                 run.folder.append(record)

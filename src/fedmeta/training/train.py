@@ -18,7 +18,7 @@ from fedmeta.config.spec import Importance, RunSpec, tied
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DivergedError, MemoryBudgetError, RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation, describe
@@ -204,7 +204,7 @@ def train_run(
     opened = RunFolder.open(request.folder) if resume and request.folder is not None else None
     stored = stored_run(opened) if opened else None
     if stored is not None:  # sums must be laid out as before, or the last bits would differ
-        known = from_plain(Execution, stored["settings"]["execution"], "execution")
+        known = deserialize(Execution, stored["settings"]["execution"], "execution")
         spec = replace(spec, execution=known)
     job = prepare(spec, request.federation, scaling=request.scaling)
     identity = identify(job, request.origin, stored)
@@ -219,8 +219,8 @@ def train_run(
         if opened is not None:
             contexts.enter_context(opened.locked())
         runner = job.engine(ranks) if engine is None else engine(job)
-        told = Callbacks(callbacks)
-        loop = RoundLoop([job], [identity], [opened], runner, told, ranks, saves=keeps)
+        listeners = Callbacks(callbacks)
+        loop = RoundLoop([job], [identity], [opened], runner, listeners, ranks, saves=keeps)
         (outcome,) = loop.run(resume)[job.training.rounds]
     if isinstance(outcome, DivergedError):
         raise outcome
@@ -248,7 +248,7 @@ def with_strength(
     sources = federation.with_nodes(federation.sources)
     scaled = scaling_of(spec, sources)  # as it will be
     run = train_run(RunRequest(pilot, sources, scaled), callbacks)
-    execution = from_plain(Execution, run.summary["settings"]["execution"], "execution")
+    execution = deserialize(Execution, run.summary["settings"]["execution"], "execution")
     found = balanced(prior, run.meta_model, sources, execution, spec.training.seed).strength
     return replace(
         spec,
@@ -354,8 +354,8 @@ def train_jobs(
         for folder in folders:
             if folder is not None:
                 contexts.enter_context(folder.locked())
-        told = Callbacks(callbacks)
-        return RoundLoop(jobs, identities, folders, engine, told, stops=before).run()
+        listeners = Callbacks(callbacks)
+        return RoundLoop(jobs, identities, folders, engine, listeners, stops=before).run()
 
 
 def jobs_together(requests: Sequence[RunRequest]) -> list[Job] | None:

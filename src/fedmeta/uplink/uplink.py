@@ -44,7 +44,7 @@ class Uplink:
         secure_aggregation: hide what single edges of a fleet send from the platform, see `masking`.
 
     Example:
-        >>> Uplink().plain, Uplink(Guard("reject")).plain
+        >>> Uplink().unmodified, Uplink(Guard("reject")).unmodified
         (True, False)
     """
 
@@ -82,7 +82,7 @@ class Uplink:
             )
 
     @property
-    def plain(self) -> bool:
+    def unmodified(self) -> bool:
         """Whether contributions go their way as they are."""
         return replace(self, secure_aggregation=False) == Uplink()
 
@@ -110,7 +110,7 @@ class Uplink:
         state: NodeState = {}
         if self.compression.method != "none":
             state[_RESIDUAL] = tree.zeros_like(theta)
-        if not self.plain:
+        if not self.unmodified:
             # The key is a function of the seed: good for simulations, see `with_secrets`.
             state[_OWN] = {
                 "refused": torch.zeros_like(facts.key),
@@ -129,7 +129,7 @@ class Uplink:
             after: what the algorithm has made of its part.
             facts: of the node.
         """
-        if self.plain:
+        if self.unmodified:
             return contribution, after
         state = {**after, _OWN: before[_OWN]}
         key = randomness.fold(before[_OWN]["key"], facts.key)

@@ -30,7 +30,7 @@ def read_npz(
         node: name of the array that says whose sample it is, if any.
     """
     label = label or "y"
-    arrays = plain_arrays(path, ["x", label] + ([node] if node else []))
+    arrays = arrays_without_pickles(path, ["x", label] + ([node] if node else []))
     # class_names speaks of y; another label array has classes of its own.
     names = arrays.get("class_names") if label == "y" else None
     return pool_from(
@@ -44,7 +44,7 @@ def read_npz(
     )
 
 
-def plain_arrays(path: Path, needed: list[str]) -> dict[str, Array]:
+def arrays_without_pickles(path: Path, needed: list[str]) -> dict[str, Array]:
     """The needed arrays of the file, and `class_names` where it has them."""
     try:
         with path.open("rb") as raw:

@@ -67,7 +67,7 @@ class Geometry:
         )
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether it is neither transposed nor grouped."""
         return self.groups == 1 and not self.transposed
 

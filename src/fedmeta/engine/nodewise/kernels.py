@@ -22,7 +22,7 @@ def evaluate(
     On a GPU our own kernels take float32 and bfloat16, batched products the rest. A CPU and
     geometries that only torch knows (grouped, transposed, three-dimensional) get torch's kernels.
     """
-    if first.is_cuda and geometry.plain:
+    if first.is_cuda and geometry.is_plain:
         if len(geometry.stride) <= 2 and _fuses(first):
             from fedmeta.engine.nodewise import triton_convolution
 
@@ -36,7 +36,7 @@ def evaluate(
 
 def weight_and_bias(x: Tensor, g: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
     """The derivatives of ⟨g, x ∗ w + b⟩ by w and by b."""
-    if not (g.is_cuda and geometry.plain):
+    if not (g.is_cuda and geometry.is_plain):
         return torch_convolution.weight_and_bias(x, g, geometry)
     if len(geometry.stride) <= 2 and _fuses(g):
         from fedmeta.engine.nodewise import triton_convolution

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmeta.config.spec import RunSpec, layered
-from fedmeta.config.tables import Table, merged, read_toml, subtable
+from fedmeta.config.toml_files import Table, merged, read_toml, subtable
 from fedmeta.core.errors import SettingError, nearest, require, require_choice, require_whole
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.data.settings import DataSettings
 from fedmeta.studies.sequences.methods import PRIORS, Method
 
@@ -130,7 +130,7 @@ class TaskSequence:
     def data_of_task(self, number: int, seed: int) -> DataSettings:
         """The data of one task for one seed; code that the settings may name is left alone."""
         table = self.table_of_task(number, seed)
-        return from_plain(DataSettings, subtable(table, "data"), "data")
+        return deserialize(DataSettings, subtable(table, "data"), "data")
 
     def table_of_task(self, number: int, seed: int) -> Table:
         """The same as a table."""
@@ -217,7 +217,7 @@ def sequence_from(
 def _task(table: Mapping[str, Any], where: str) -> TaskSettings:
     own = subtable(table, "data")
     plain = {key: value for key, value in table.items() if key != "data"}
-    return replace(from_plain(TaskSettings, plain, where), data=own)
+    return replace(deserialize(TaskSettings, plain, where), data=own)
 
 
 def _check_names(tasks: tuple[TaskSettings, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.run_folder import versions
-from fedmeta.core.serialization import to_plain
+from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import read_json, write_json, writing
 from fedmeta.studies.sequences.declaration import TaskSequence, sequence_from
 from fedmeta.studies.sequences.measures import Repeat, mean_matrix, measured
@@ -41,7 +41,7 @@ def begin(
         )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    table = {**to_plain(sequence), "method": str(sequence.method)}
+    table = {**serialize(sequence), "method": str(sequence.method)}
     asked = {"format": FORMAT, "name": table.pop("name"), "sequence": table}
     write_json(folder / DECLARED, {**asked, "methods": list(methods), "seeds": list(seeds)})
 

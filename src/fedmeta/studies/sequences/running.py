@@ -16,7 +16,7 @@ from typing import Any
 from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.serialization import from_plain
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Role
 from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
@@ -207,7 +207,7 @@ def _read(repeat: RunRequest) -> Learned | str:
 
 
 def _execution(summary: Any) -> Execution:
-    return from_plain(Execution, summary["settings"]["execution"], "execution")
+    return deserialize(Execution, summary["settings"]["execution"], "execution")
 
 
 _Row = list[dict[str, float]]

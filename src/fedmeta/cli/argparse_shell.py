@@ -11,7 +11,7 @@ from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import versions_line
 
 
-def run_plain(commands: Sequence[Command], arguments: Sequence[str]) -> None:
+def run_argparse(commands: Sequence[Command], arguments: Sequence[str]) -> None:
     """Parse the arguments and run the command they name (a single command needs no name)."""
     # Typer takes no abbreviated flags either.
     parser = _Parser(prog="fedmeta", description=ABOUT, allow_abbrev=False)
