@@ -146,4 +146,4 @@ def test_what_it_does_not_go_with() -> None:
         Uplink(compression=Compression("8-bit"), secure_aggregation=True)
     for dp in ("local", "central"):
         assert Uplink(privacy=Privacy(dp, noise=1.0), secure_aggregation=True)
-    assert Uplink(secure_aggregation=True).plain
+    assert Uplink(secure_aggregation=True).unmodified
