@@ -16,8 +16,7 @@ from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import Adaptation
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.models.networks import ModelSettings
-from fedmeta.training.train import train_many
-from problems import job_of
+from problems import job_of, together
 
 if not torch.cuda.is_available():
     pytest.skip("these trainings run on a GPU, and there is none", allow_module_level=True)
@@ -83,7 +82,7 @@ def test_repeats_together() -> None:
                 layout=jobs[0].layout if jobs else None,
             )
         )
-    for seed, run in enumerate(train_many(jobs)):
+    for seed, run in enumerate(together(jobs)):
         assert isinstance(run, fedmeta.Run)
         alone = fedmeta.train(
             federation(seed),

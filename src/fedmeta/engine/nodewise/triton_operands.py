@@ -47,7 +47,7 @@ def pixel_sum(g: Tensor, parts: int = 0) -> tuple[Tensor, Tensor]:
 
     The parts are those of `bfloat16_parts`, with channels last.
     """
-    g = channels_last(g)
+    g = g.movedim(2, -1).contiguous()  # of one, two or three dimensions of space
     split = g.new_empty((parts, *g.shape), dtype=torch.bfloat16)
     g = g.flatten(1, -2)
     nodes, count, outputs = g.shape
