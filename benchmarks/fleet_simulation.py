@@ -47,8 +47,9 @@ from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation
 from fedmeta.evaluation.intervals import interval
 from fedmeta.models.networks import ModelSettings
+from fedmeta.training.many import train_many
 from fedmeta.training.run import Run
-from fedmeta.training.train import RunRequest, train_many
+from fedmeta.training.train import RunRequest
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
 

@@ -17,8 +17,9 @@ from fedmeta.core.run_folder import Record
 from fedmeta.core.serialization import deserialize
 from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
 from fedmeta.training.callbacks import Callback
+from fedmeta.training.many import train_many, train_to_stops
 from fedmeta.training.run import Outcome, Run
-from fedmeta.training.train import RunRequest, train_many, train_to_stops
+from fedmeta.training.train import RunRequest
 
 Progress = Callable[[str], Sequence[Callback]]
 """Given a label, the callbacks of a training."""

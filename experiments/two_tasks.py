@@ -30,8 +30,8 @@ from fedmeta.studies.sequences.carrying import Past, next_task
 from fedmeta.studies.sequences.drawing import Drawn
 from fedmeta.studies.tune import HELD_OUT, grid
 from fedmeta.training.callbacks import Callback
+from fedmeta.training.many import train_many
 from fedmeta.training.run import Outcome, Run
-from fedmeta.training.train import train_many
 
 PRIOR, NEW = "prior", "new"
 

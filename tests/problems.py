@@ -28,8 +28,9 @@ from fedmeta.models.losses import Loss
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.job import Job, prepare
+from fedmeta.training.many import train_jobs
 from fedmeta.training.run import Outcome
-from fedmeta.training.train import RunRequest, train_jobs
+from fedmeta.training.train import RunRequest
 from fedmeta.uplink.participation import Participation
 from oracle.twin import Model, OracleNode
 

@@ -25,15 +25,9 @@ from fedmeta.engine import recording
 from fedmeta.engine.local import LocalEngine
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.job import Job
+from fedmeta.training.many import jobs_together, train_many, train_to_stops, why_apart
 from fedmeta.training.run import Run
-from fedmeta.training.train import (
-    RunRequest,
-    jobs_together,
-    train,
-    train_many,
-    train_to_stops,
-    why_apart,
-)
+from fedmeta.training.train import RunRequest, train
 from fedmeta.uplink.guard import Guard
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.privacy import Privacy

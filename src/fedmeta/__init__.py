@@ -48,11 +48,12 @@ from fedmeta.studies.sequences import TaskSequence, TaskSettings, measured
 from fedmeta.studies.sequences import run_sequence as sequence
 from fedmeta.studies.tune import grid, tune
 from fedmeta.training.callbacks import Callback, StopTraining
+from fedmeta.training.many import train_many
 from fedmeta.training.run import Run
 from fedmeta.training.run_importance import store_importance
 from fedmeta.training.simulation import Simulation
 from fedmeta.training.tracking import MLflow, TensorBoard
-from fedmeta.training.train import train, train_many, train_spec
+from fedmeta.training.train import train, train_spec
 from fedmeta.uplink.compression import Compression
 from fedmeta.uplink.guard import Guard
 from fedmeta.uplink.participation import Participation

@@ -17,8 +17,9 @@ from fedmeta.core.tree import Tree
 from fedmeta.engine.stacked_priors import prior_tensors, what_differs, with_prior_tensors
 from fedmeta.priors import OutputKL, Regularizer, SquaredEuclidean, SquaredMahalanobis
 from fedmeta.training.job import Job
+from fedmeta.training.many import why_apart
 from fedmeta.training.run import Run
-from fedmeta.training.train import train, why_apart
+from fedmeta.training.train import train
 from problems import UNEVEN, classification, job_of, mlp, together
 
 DOUBLE = Execution(dtype="float64", path="batched")

@@ -17,7 +17,8 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import Record
-from fedmeta.training.train import RunRequest, train_many
+from fedmeta.training.many import train_many
+from fedmeta.training.train import RunRequest
 
 pytest.importorskip("sklearn")
 

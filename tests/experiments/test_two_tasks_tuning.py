@@ -15,7 +15,8 @@ from experiments.running import Plan, run_cells, state
 from experiments.training import pool
 from experiments.two_tasks import draw
 from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.training.train import RunRequest, train_many
+from fedmeta.training.many import train_many
+from fedmeta.training.train import RunRequest
 
 pytest.importorskip("sklearn")
 

@@ -17,8 +17,9 @@ from fedmeta.core.objective import Facts
 from fedmeta.data import DataSettings, load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.models.networks import ModelSettings
+from fedmeta.training.many import train_many
 from fedmeta.training.run import Run
-from fedmeta.training.train import RunRequest, train_many, train_run
+from fedmeta.training.train import RunRequest, train_run
 from fedmeta.uplink.guard import Guard, Reply, judge
 from fedmeta.uplink.participation import Participation
 

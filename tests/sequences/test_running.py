@@ -18,7 +18,8 @@ from fedmeta.studies.sequences.drawing import draw
 from fedmeta.studies.sequences.isolation import body, head
 from fedmeta.studies.sequences.running import run_sequence
 from fedmeta.training.callbacks import Callback
-from fedmeta.training.train import jobs_together, train_run
+from fedmeta.training.many import jobs_together
+from fedmeta.training.train import train_run
 from sequences.problems import small
 
 METHODS = {"outputs": 1.0, "replay+euclidean": 0.1, "isolation+fisher": 0.1}

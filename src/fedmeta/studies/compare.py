@@ -24,7 +24,8 @@ from fedmeta.priors import PriorSettings
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.ending import gradient_evaluations
 from fedmeta.training.job import scaling_of
-from fedmeta.training.train import RunRequest, train_many, train_run
+from fedmeta.training.many import train_many
+from fedmeta.training.train import RunRequest, train_run
 
 FORMAT = 1
 FILE = "comparison.json"

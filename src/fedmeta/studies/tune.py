@@ -20,8 +20,9 @@ from fedmeta.evaluation.intervals import interval
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.studies.search import Point, Trial, search
 from fedmeta.training.callbacks import Callback
+from fedmeta.training.many import train_many
 from fedmeta.training.run import Run, runs_of
-from fedmeta.training.train import RunRequest, train_many
+from fedmeta.training.train import RunRequest
 
 HELD_OUT = 0.2
 """The share of source nodes that plays target while tuning."""

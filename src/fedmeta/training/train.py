@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedmeta.algorithms import ADMMFedMeta, Algorithm
@@ -16,7 +15,7 @@ from fedmeta.algorithms.algorithm import with_prior
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import Importance, RunSpec, tied
 from fedmeta.config.training import TrainingSettings
-from fedmeta.core.errors import DivergedError, MemoryBudgetError, RunFolderError, SettingError
+from fedmeta.core.errors import DivergedError, RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
@@ -25,11 +24,8 @@ from fedmeta.data.federation import Federation, describe
 from fedmeta.data.loading import load
 from fedmeta.data.scaling import Scaling
 from fedmeta.data.settings import DataSettings
-from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
 from fedmeta.engine.ranks import current
-from fedmeta.engine.resolution import convolves
-from fedmeta.engine.stacked_priors import what_differs
 from fedmeta.models.losses import Loss
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import PriorSettings
@@ -39,7 +35,7 @@ from fedmeta.training.job import Job, prepare, scaling_of
 from fedmeta.training.loop import Engine, RoundLoop
 from fedmeta.training.prior_strength import balanced
 from fedmeta.training.resume import check_same_run, stored_run
-from fedmeta.training.run import Outcome, Run
+from fedmeta.training.run import Run
 from fedmeta.training.run_importance import store_importance
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
@@ -255,167 +251,3 @@ def with_strength(
         algorithm=with_prior(spec.algorithm, replace(prior, strength=found)),
         prior=replace(spec.prior, strength=found),
     )
-
-
-def train_many(
-    specs: Sequence[RunSpec | RunRequest], callbacks: Sequence[AnyCallback] = ()
-) -> list[Outcome]:
-    """Train every run: all at once where possible, else one after the other.
-
-    Args:
-        specs: what to train; where only the description is given, its data are loaded.
-        callbacks: told of every round; of the first run's where they are trained at once.
-
-    Returns:
-        For every spec its run, or the error that it diverged with; the others are not disturbed.
-        Runs that were trained together have no checkpoints.
-
-    Example:
-        >>> import fedmeta
-        >>> data = fedmeta.DataSettings("sinusoid", nodes=10)
-        >>> spec = RunSpec(data, algorithm=fedmeta.FedAvg()).replaced(rounds=3)
-        >>> both = train_many([spec.replaced(seed=seed) for seed in (0, 1)])
-        >>> [run.summary["seed"] for run in both]
-        [0, 1]
-    """
-    requests = [
-        RunRequest(each, load(each.data_settings, each.training.seed))
-        if isinstance(each, RunSpec)
-        else each
-        for each in specs
-    ]
-    if (jobs := jobs_together(requests)) is not None:
-        return train_jobs(requests, jobs, callbacks)[jobs[0].training.rounds]
-    return [_outcome(each, callbacks) for each in requests]
-
-
-def train_to_stops(
-    requests: Sequence[RunRequest], stops: Sequence[int], callbacks: Sequence[AnyCallback] = ()
-) -> dict[int, list[Outcome]]:
-    """What runs end with, and what they would have ended with after other rounds.
-
-    A shorter training is the beginning of a longer one, so that several cost no more than the
-    longest. Only those that are trained all at once can be looked at on the way. Where they are
-    not, and where nodes add noise for a promise that counts rounds, the runs' own number of rounds
-    is all there is.
-
-    Args:
-        requests: as for `train_many`.
-        stops: numbers of rounds beside their own.
-        callbacks: told of every round.
-    """
-    own = requests[0].spec.training.rounds
-    longest = [each.lasting(max(own, *stops)) for each in requests] if stops else []
-    jobs = jobs_together(longest)
-    if jobs is None or jobs[0].uplink.privacy.on:
-        return {own: train_many(requests, callbacks)}
-    return train_jobs(longest, jobs, callbacks, [own, *stops])
-
-
-def _outcome(request: RunRequest, callbacks: Sequence[AnyCallback]) -> Outcome:
-    try:
-        return train_run(request, callbacks)
-    except DivergedError as error:
-        return error
-
-
-def train_jobs(
-    requests: Sequence[RunRequest],
-    jobs: Sequence[Job],
-    callbacks: Sequence[AnyCallback],
-    stops: Sequence[int] = (),
-) -> dict[int, list[Outcome]]:
-    """All jobs at once, with outcomes after their own rounds and at the stops before.
-
-    Args:
-        requests: what they were prepared from.
-        jobs: from `jobs_together`.
-        callbacks: told of every round, with the numbers of the first run.
-        stops: further numbers of rounds.
-    """
-    if reason := why_apart(jobs):
-        raise SettingError(f"these cannot be trained together: {reason}", "train them one by one")
-    first = jobs[0]
-    for job in jobs:  # values can be looked at only before they are mapped over
-        if job.algorithm.prior is not None:
-            job.algorithm.prior.checked(job.model.theta)
-    algorithms, cohorts = [job.algorithm for job in jobs], [job.cohort for job in jobs]
-    engine = LocalEngine(algorithms, cohorts, first.layout, uplink=first.uplink)
-    identities, folders = [], []
-    for request, job in zip(requests, jobs, strict=True):
-        identity = {**identify(job, request.origin), "together": len(jobs)}
-        about = describe(job.federation)
-        folder = RunFolder.create(request.folder, identity, about) if request.folder else None
-        identities.append(identity)
-        folders.append(folder)
-    before = sorted(set(stops) - {first.training.rounds})
-    with ExitStack() as contexts:
-        contexts.enter_context(machine(first.layout.execution))
-        for folder in folders:
-            if folder is not None:
-                contexts.enter_context(folder.locked())
-        listeners = Callbacks(callbacks)
-        return RoundLoop(jobs, identities, folders, engine, listeners, stops=before).run()
-
-
-def jobs_together(requests: Sequence[RunRequest]) -> list[Job] | None:
-    """All runs as jobs to train together, or None where one after the other is the way.
-
-    Convolutions on a CPU gain nothing from it: their chunks fill its caches already. Nor can it be
-    where all of them together do not fit the memory; one may.
-    """
-    if len(requests) < 2:
-        return None
-    prior = requests[0].spec.prior
-    if prior.ties and prior.strength == "auto":  # a λ for each
-        return None
-    jobs: list[Job] = []
-    for each in requests:
-        layout = jobs[0].layout if jobs else None
-        try:
-            job = prepare(
-                each.spec,
-                each.federation,
-                scaling=each.scaling,
-                repeats=len(requests),
-                layout=layout,
-            )
-        except MemoryBudgetError:
-            return None
-        jobs.append(job)
-        slow = jobs[0].layout.execution.device == "cpu" and convolves(jobs[0].model)
-        if slow or why_apart(jobs) is not None:
-            return None
-    return jobs
-
-
-def why_apart(jobs: Sequence[Job]) -> str | None:
-    """Why jobs cannot be trained together, or None if they can."""
-    first = jobs[0].spec
-    if jobs[0].layout.execution.path != "batched":
-        return "nodes are computed one by one"
-    if first.participation.fraction < 1 or first.participation.lost > 0:
-        return "not all nodes are counted in every round"
-    if first.uplink.privacy.dp == "central":
-        return "the platform draws noise for the sum of each"
-    if first.training.patience is not None:
-        return "each may stop early"
-    for job in jobs[1:]:
-        mine, theirs = job.spec.training, first.training
-        if mine.rounds != theirs.rounds:
-            return "they run for different numbers of rounds"
-        if (mine.evaluate_every, mine.evaluation_steps) != (
-            theirs.evaluate_every,
-            theirs.evaluation_steps,
-        ):
-            return "their targets are evaluated at different times"
-        if job.uplink != first.uplink:
-            return "their contributions are changed in different ways on their way"
-        if len(job.federation.sources) != len(jobs[0].federation.sources):
-            return "they have different numbers of source nodes"
-        if differs := what_differs(first.algorithm, job.algorithm):
-            return f"their algorithms differ in {differs}"
-        constants, others = job.model.constants, jobs[0].model.constants
-        if not all(torch.equal(constants[name], others[name]) for name in others):
-            return "their models have different frozen parts"
-    return None

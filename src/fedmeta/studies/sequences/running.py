@@ -27,8 +27,9 @@ from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn, draw, in_task
 from fedmeta.studies.sequences.replay import require_same_devices
 from fedmeta.training.callbacks import Callback
+from fedmeta.training.many import jobs_together, train_jobs
 from fedmeta.training.run import Outcome
-from fedmeta.training.train import RunRequest, jobs_together, train_jobs, train_run
+from fedmeta.training.train import RunRequest, train_run
 
 Progress = Callable[[str], Sequence[Callback]]
 Learned = tuple[MetaModel, Execution]
