@@ -89,3 +89,54 @@ def test_a_loaded_run(federation: fedmeta.Federation, tmp_path: Path) -> None:
 def test_a_name_is_no_algorithm(federation: fedmeta.Federation) -> None:
     with pytest.raises(SettingError, match=r"algorithm is 'fedavg': give an object"):
         fedmeta.train(federation, NETWORK, "fedavg")  # type: ignore[arg-type]
+
+
+def test_a_stop_is_heard_where_rounds_overlap(federation: fedmeta.Federation) -> None:
+    def enough(record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            raise fedmeta.StopTraining
+
+    run = fedmeta.train(federation, NETWORK, rounds=40, callbacks=[enough])
+    assert run.summary["status"] == "stopped early"
+    assert len(run.history) == 4
+
+
+def test_a_round_is_kept_whatever_a_callback_does(
+    federation: fedmeta.Federation, tmp_path: Path
+) -> None:
+    def broken(record: dict[str, Any]) -> None:
+        raise RuntimeError("of my own")
+
+    training = fedmeta.TrainingSettings(rounds=3, checkpoint_every=1)
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="of my own"):
+        fedmeta.train(federation, NETWORK, training=training, callbacks=[broken], folder=folder)
+    assert [each["round"] for each in RunFolder.open(folder).history()] == [1]
+    resumed = fedmeta.train(federation, NETWORK, training=training, folder=folder, resume=True)
+    assert len(resumed.history) == 3
+
+
+def test_runs_that_differ_are_trained_as_they_are(federation: fedmeta.Federation) -> None:
+    """What is trained together shares a layout: runs that need another one are trained apart."""
+    spec = fedmeta.RunSpec(fedmeta.DataSettings("sinusoid", nodes=10), NETWORK).replaced(rounds=2)
+    other = fedmeta.RunSpec(
+        spec.data, fedmeta.ModelSettings("mlp", hidden=(9,)), uplink=spec.uplink
+    ).replaced(rounds=2)
+    apart = fedmeta.RunSpec(
+        spec.data, NETWORK, participation=fedmeta.Participation(fraction=0.5)
+    ).replaced(rounds=2)
+    for second in (other, apart):
+        runs = fedmeta.train_many([spec, second])
+        alone = fedmeta.train_spec(second).meta_model.theta
+        assert isinstance(runs[1], fedmeta.Run)
+        mine = runs[1].meta_model.theta
+        assert all(torch.equal(mine[name], leaf) for name, leaf in alone.items())
+
+
+def test_a_prior_of_ones_own_is_not_lost_in_a_table(federation: fedmeta.Federation) -> None:
+    theta = fedmeta.train(federation, NETWORK, rounds=0).meta_model.theta
+    tied = fedmeta.ADMMFedMeta(prior=fedmeta.SquaredEuclidean(0.5, theta))
+    table = fedmeta.RunSpec(algorithm=tied).to_dict()
+    assert "SquaredEuclidean" in table["prior"]["own"]
+    with pytest.raises(SettingError, match="prior has no setting 'own'"):
+        fedmeta.RunSpec.from_dict(table)

@@ -132,6 +132,8 @@ class RunSpec:
                 table[each.name] = _settings_table(value)
             elif value != each.default:
                 table[each.name] = value if isinstance(value, str) else described(value)
+        if self.algorithm.prior is not None and self.prior.model is None:
+            table["prior"] = {"own": described(self.algorithm.prior)}
         return {name: value for name, value in table.items() if value != {}}
 
     @property

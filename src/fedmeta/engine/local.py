@@ -303,9 +303,9 @@ class LocalEngine:
 
     def _shrink(self, error: BaseException, nodes: int) -> None:
         """Fewer at once than the `nodes` that were too many."""
-        self.chunk = halved(nodes, error, self._execution.torch_device)
         for recorder in (self._sum, self._whole):
-            recorder.forget()
+            recorder.forget()  # first: their memory can be given back then
+        self.chunk = halved(nodes, error, self._execution.torch_device)
         note = (
             f"memory ran out: from here on {self.chunk} nodes are computed at once, and the last "
             "bits may differ from those of an undisturbed run"

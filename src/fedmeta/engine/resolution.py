@@ -23,6 +23,7 @@ from fedmeta.data.scaling import Scaling
 from fedmeta.engine.cohort import Cohort, facts_at, standing_of
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.memory import out_of_memory
 from fedmeta.engine.round import NodesHalf
 from fedmeta.engine.samples import NodeStore, data_bytes, fits_resident
 from fedmeta.models.functional import FunctionalModel
@@ -74,9 +75,12 @@ def lay_out(
     if path == "loop":
         return laid("loop")
     batched = laid("batched")
+    few = federation.with_nodes(sources[: min(2, batched.execution.chunk or 1)])
     try:  # on two nodes: some layers have no batching rule, and only trying tells
-        _try(batched, model, federation.with_nodes(sources[:2]), scaling, algorithm)
+        _try(batched, model, few, scaling, algorithm)
     except (RuntimeError, NotImplementedError, ValueError) as error:
+        if out_of_memory(error):
+            raise
         if execution.path == "batched":
             raise ModelError(
                 f"this model cannot be batched over nodes ({str(error).splitlines()[0]})",

@@ -71,7 +71,12 @@ def _files(table: Table) -> list[str]:
     """The names of code in files that the settings have."""
     named = (table.get("algorithm"), table.get("loss"), table.get("model", {}).get("name"))
     found = [str(name) for name in named if name and is_code_name(str(name))]
-    return [name for name in found if name.rpartition(":")[0].endswith(".py")]
+    files = [name for name in found if name.rpartition(":")[0].endswith(".py")]
+    if len({_module(name) for name in files}) < len({name.rpartition(":")[0] for name in files}):
+        raise SettingError(
+            f"two files of your own have one name ({', '.join(files)})", "rename one of them"
+        )
+    return files
 
 
 def _module(name: str) -> str:

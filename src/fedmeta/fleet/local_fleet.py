@@ -50,7 +50,10 @@ def resume_plan(folder: Path, typed: Table) -> Plan:
     plan = Plan.load(folder)
     refuse_code(plan.table, shipped(typed), folder)
     app = folder / FOLDER / APP
-    shutil.rmtree(app, ignore_errors=True)
+    if app.is_symlink():
+        app.unlink()
+    elif app.exists():
+        shutil.rmtree(app)
     write_app(app, typed)
     return plan
 

@@ -213,10 +213,12 @@ def _strength(
     place = folder / FOLDER
     file, pilot = place / _STRENGTH, place / _PILOT
     if not file.exists():
-        if not (pilot / FOLDER / FILE).exists():
-            own = {key: value for key, value in plan.table.items() if key != "prior"}
-            own = merged([own, {"training": {"evaluate_every": 0}, "importance": "none"}])
-            Plan(f"{plan.run}pilot", own, plan.fleet).save(pilot)
+        begun = (pilot / FOLDER / FILE).exists()
+        own = {key: value for key, value in plan.table.items() if key != "prior"}
+        own = merged([own, {"training": {"evaluate_every": 0}, "importance": "none"}])
+        # Also where it goes on: a plan that lies there is not trusted to name code.
+        Plan(f"{plan.run}pilot", own, plan.fleet).save(pilot)
+        if not begun:
             roster.save(pilot / FOLDER)  # the same edges, and inputs scaled as they will be
         link.waiting("λ is found by a run without the prior")
         free = carry_out(pilot, link.transport, (), link.waiting).meta_model

@@ -81,7 +81,7 @@ def _prior(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
     if "prior" not in settings:
         return None
     strength = settings["prior"].get("strength")
-    if "prior" not in asked:
+    if "own" in asked.get("prior", {"own": ""}):
         return f"...,  # a prior model of your own, λ = {strength}"
     return f"{_call(TABLES['prior'], {**asked['prior'], 'strength': strength})},"
 

@@ -102,6 +102,7 @@ def compare(
             one = replace(
                 settings.replaced(seed=seed, rounds=rounds),
                 algorithm=contestant.algorithm,
+                importance="none",
                 prior=settings.prior if contestant.algorithm.prior is not None else PriorSettings(),
             )
             now = {"training": {"seed": seed, "rounds": rounds}}

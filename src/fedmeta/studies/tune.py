@@ -106,7 +106,11 @@ def tune(
     # What judges a target precisely is off limits here, as targets are; and the pool has them.
     built = [RunSpec.from_dict(merged([table, placed(name, point)])) for point in points]
     blind = [
-        replace(spec, data=replace(spec.data_settings, precise=0, scaling_from="sources"))
+        replace(
+            spec,
+            data=replace(spec.data_settings, precise=0, scaling_from="sources"),
+            importance="none",
+        )
         for spec in built
     ]
     drawn = load(replace(built[0].data_settings, precise=0), built[0].training.seed)

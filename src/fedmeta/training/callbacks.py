@@ -15,7 +15,10 @@ RoundFunction = Callable[..., Mapping[str, float] | None]
 
 
 class StopTraining(Exception):  # noqa: N818  # it is no error
-    """Raised by a callback: the run ends after this round, with all that an ended run has."""
+    """Raised by a callback: the run ends, with all that an ended run has.
+
+    It ends after this round, or after the next one where that is being computed already.
+    """
 
 
 class Callback(Protocol):

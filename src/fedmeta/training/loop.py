@@ -128,7 +128,9 @@ class RoundLoop:
             if pending is not None:  # the device is busy with the next round meanwhile
                 self._settle(*pending)
             state, nodes, pending = result.state, result.nodes, (number, result)
-            if self._waits_for(number):
+            # A callback that stops the run is heard one round later, where rounds overlap.
+            stopped = self.callbacks.stopped and self.ranks.size == 1
+            if stopped or self._waits_for(number):
                 self._settle(*pending)
                 pending = None
             if number in self.stops:
@@ -137,7 +139,12 @@ class RoundLoop:
                 break
         if pending is not None:
             self._settle(*pending)
-        shorter = {stop: self._outcomes(stop, states.get(stop, state)) for stop in self.stops}
+        lost = all(run.diverged for run in self._runs)
+        shorter = {
+            stop: self._outcomes(stop, states.get(stop, state))
+            for stop in self.stops
+            if lost or stop in states
+        }
         return {**shorter, training.rounds: self._ended(state, status)}
 
     def _evaluates(self, number: int) -> bool:
@@ -173,7 +180,7 @@ class RoundLoop:
         found = self._evaluated(result.state) if self._evaluates(number) else None
         now = time.perf_counter()
         seconds, self._clock = (now - self._clock) / len(self._runs), now
-        first = True
+        first, failure = True, None
         for place, run in enumerate(self._runs):
             if run.diverged:
                 continue
@@ -186,13 +193,18 @@ class RoundLoop:
                 record["note"] = "; ".join(self._notes[number])
             record["seconds"] = seconds
             if first:
-                record |= self.callbacks.on_round(record, self._state_of(result.state, place))
                 first = False
+                try:
+                    record |= self.callbacks.on_round(record, self._state_of(result.state, place))
+                except BaseException as error:  # the round is kept whatever a callback does
+                    failure = error
             run.history.append(record)
             if run.folder is not None and not self._several:
                 run.folder.append(record)
         if self.saves and self._training.saves(number):
             self._save(number, result)
+        if failure is not None:
+            raise failure
 
     def _metrics(self, result: RoundResult, place: int) -> Any:
         return result.metrics.of(place) if self._several else result.metrics
@@ -249,7 +261,7 @@ class RoundLoop:
             for place, run in enumerate(self._runs)
         ]
         rounds = max(len(run.history) for run in self._runs)
-        several = {"status": "finished", "rounds": rounds}
+        several = {"status": status, "rounds": rounds}
         self.callbacks.on_end(several if self._several else ends[0][1])
         return [outcome for outcome, _ in ends]
 

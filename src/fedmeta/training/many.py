@@ -133,9 +133,12 @@ def jobs_together(requests: Sequence[RunRequest]) -> list[Job] | None:
     """
     if len(requests) < 2:
         return None
-    prior = requests[0].spec.prior
-    if prior.ties and prior.strength == "auto":  # a λ for each
-        return None
+    for each in requests:
+        prior = each.spec.prior
+        if prior.ties and prior.strength == "auto":  # a λ for each
+            return None
+        if each.spec.importance != "none":  # which is stored by a run alone
+            return None
     jobs: list[Job] = []
     for each in requests:
         layout = jobs[0].layout if jobs else None
@@ -167,6 +170,8 @@ def why_apart(jobs: Sequence[Job]) -> str | None:
         return "the platform draws noise for the sum of each"
     if first.training.patience is not None:
         return "each may stop early"
+    if first.uplink.secure_aggregation:
+        return "secure aggregation is for fleets"
     for job in jobs[1:]:
         mine, theirs = job.spec.training, first.training
         if mine.rounds != theirs.rounds:
@@ -176,6 +181,14 @@ def why_apart(jobs: Sequence[Job]) -> str | None:
             theirs.evaluation_steps,
         ):
             return "their targets are evaluated at different times"
+        if mine.patience is not None:
+            return "each may stop early"
+        for name in ("loss", "augmentation", "participation", "execution"):
+            if getattr(job.spec, name) != getattr(first, name):
+                return f"they differ in {name}"
+        shapes = [{n: leaf.shape for n, leaf in j.model.theta.items()} for j in (job, jobs[0])]
+        if repr(job.spec.model) != repr(first.model) or shapes[0] != shapes[1]:
+            return "they have different networks"
         if job.uplink != first.uplink:
             return "their contributions are changed in different ways on their way"
         if len(job.federation.sources) != len(jobs[0].federation.sources):

@@ -191,7 +191,7 @@ def train_run(
     if resume and request.folder is None:
         raise RunFolderError("there is nothing to resume", "give the folder of a run")
     ranks, keeps = current(), request.folder is not None
-    spec = with_strength(request.spec, request.federation, callbacks)
+    spec = with_strength(request.spec, request.federation, callbacks, request.scaling)
     if ranks.size > 1 and spec.execution.path == "measure":
         raise SettingError(
             "path is 'measure', but processes that share the nodes must agree on one",
@@ -226,7 +226,10 @@ def train_run(
 
 
 def with_strength(
-    spec: RunSpec, federation: Federation, callbacks: Sequence[AnyCallback] = ()
+    spec: RunSpec,
+    federation: Federation,
+    callbacks: Sequence[AnyCallback] = (),
+    scaling: Scaling | None = None,
 ) -> RunSpec:
     """The spec with λ = "auto" replaced by a number, for which a run without it is trained.
 
@@ -242,7 +245,7 @@ def with_strength(
         importance="none",
     )
     sources = federation.with_nodes(federation.sources)
-    scaled = scaling_of(spec, sources)  # as it will be
+    scaled = scaling or scaling_of(spec, sources)  # as it will be
     run = train_run(RunRequest(pilot, sources, scaled), callbacks)
     execution = deserialize(Execution, run.summary["settings"]["execution"], "execution")
     found = balanced(prior, run.meta_model, sources, execution, spec.training.seed).strength
