@@ -92,29 +92,20 @@ def test_a_prior_of_ones_own() -> None:
 
 
 @pytest.mark.slow
-def test_the_prior_runs_as_it_is() -> None:
+@pytest.mark.parametrize(
+    ("file", "line", "times"),
+    [("new_prior.py", "moved by", 2), ("new_algorithm.py", "adaptation steps", 3)],
+)
+def test_the_files_run_as_they_are(file: str, line: str, times: int) -> None:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "new_prior.py")],
+        [sys.executable, str(EXAMPLES / file)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("moved by") == 2
-
-
-@pytest.mark.slow
-def test_the_file_runs_as_it_is() -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "new_algorithm.py")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("adaptation steps") == 3
+    assert done.stdout.count(line) == times
 
 
 def test_the_demo_is_a_settings_file() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmeta.core.errors import DivergedError, MissingExtraError, SettingError
+from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
 from fedmeta.core.run_folder import Record, RunFolder
 from fedmeta.evaluation.evaluate import Evaluation
 from fedmeta.models.losses import Loss
@@ -41,7 +41,9 @@ class History(list[Record]):
         try:
             import pandas
         except ImportError:
-            raise MissingExtraError("pandas, which makes data frames,", "huggingface") from None
+            raise FedmetaError(
+                "pandas is not installed", "pip install pandas, or use to_table()"
+            ) from None
         return pandas.DataFrame(self.to_table())
 
 
