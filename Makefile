@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow test-fleet test-all bench docs lint types check clean
+.PHONY: help demo test test-slow test-fleet test-all fuzz bench docs lint types check clean
 
 help:
-	@echo "make demo      train, adapt and compare on handwritten digits (under two minutes)"
+	@echo "make demo      train, adapt and compare where every device is another (under a minute)"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, the slow ones too, with line coverage"
 	@echo "make test-fleet  the tests with real platforms and edges (some twenty minutes)"
+	@echo "make fuzz      2,000 changed inputs for everything that reads files (some ten minutes)"
 	@echo "make bench     how fast a round is, against others (some 20 minutes; see benchmarks/)"
 	@echo "make docs      the documentation, into build/site"
 	@echo "make check     lint and types"
@@ -25,7 +26,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	@$(BIN)/fedmeta compare --config examples/demo.toml --seeds 5
+	@$(BIN)/fedmeta compare admm-fedmeta per-fedavg fedavg local-only --config examples/demo.toml --steps automatic --seeds 5
+	@$(BIN)/python examples/demo_picture.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -35,6 +37,14 @@ test-slow: $(READY)
 
 test-fleet: $(READY)
 	$(BIN)/python -m pytest -m fleet
+
+FUZZ := build/fuzz
+INPUTS ?= 2000
+SEED ?= 0
+
+fuzz: $(READY)
+	rm -rf $(FUZZ) && mkdir -p $(FUZZ)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(FUZZ) $(INPUTS) $(SEED)
 
 test-all: $(READY)
 	$(BIN)/coverage erase

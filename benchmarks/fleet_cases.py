@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -142,17 +142,13 @@ def private(
 ) -> Privacy:
     """Clipping with the noise that an ε takes over all rounds; None: without any.
 
-    Under "local" that ε is not promised (`fedmeta.uplink.privacy`): it says how much noise there
-    is.
-
     Example:
         >>> private("local", None, 1.0, 10).noise
         0.0
     """
     if epsilon is None:
         return Privacy(dp, clip=clip, noise=0.0)
-    known = calibrated(Privacy("central", epsilon, clip=clip), Exposure(rounds))
-    return replace(known, dp=dp)
+    return calibrated(Privacy(dp, epsilon, clip=clip), Exposure(rounds))
 
 
 def tuning_file(data: str, population: Population) -> Path:

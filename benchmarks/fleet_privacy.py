@@ -4,7 +4,7 @@
     python -m benchmarks.fleet_privacy --data fashion-mnist --folder DATA
 
 Seeds are other ones than those of `benchmarks.fleet_simulation`, which measures what is found here;
-targets are never looked at. Results go to results/fleet/tuning. Needs dp-accounting.
+targets are never looked at. Results go to results/fleet/tuning. Needs the extra dp.
 """
 
 from __future__ import annotations

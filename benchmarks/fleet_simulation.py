@@ -5,7 +5,7 @@
     python -m benchmarks.fleet_simulation render
 
 A case that has a result with the same settings is not run again; its seeds are trained together
-where that is possible. Needs the core alone (for digits scikit-learn, for privacy dp-accounting).
+where that is possible. Needs the core alone (for digits scikit-learn, for privacy the extra dp).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ r"""Other settings and constants for the default, judged on held-out source node
         --change progress=1.2 --change progress=1.2,rescue=2 --results results/held-out/rescue.json
 
 A change names options of ADMM-FedMeta, such as longest_step=0.02, other settings by their path,
-such as augmentation.shift=2, and constants of `fedmeta.algorithms.automatic_penalty` without their
+such as augmentation.shift=2, and constants of `fedmeta.algorithms.step_search` without their
 underscore. Seeds begin at 100: those of the tables are never seen. A held-out node has a dozen
 samples to judge by, so its samples are divided into support and query set again and again, and the
 mean counts. `fedmeta reproduce render` shows what lies in results/held-out. Needs the core alone.
@@ -31,7 +31,7 @@ from experiments.declaration import declaration
 from experiments.held_out import gain
 from experiments.results import machine_words
 from experiments.training import execution_of, federation, final_losses, short, train_seeds
-from fedmeta.algorithms import ADMMFedMeta, automatic_penalty
+from fedmeta.algorithms import ADMMFedMeta, step_search
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import Table, merged, nested
 from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
@@ -48,7 +48,10 @@ DIVISIONS = 20
 AXES = dict(declaration("robustness").axes)
 DATA = list(AXES["data"])
 AXES["data"] = {**AXES["data"], "digits": {"data": {"name": "digits", "nodes": 50}}}
-OPTIONS = tuple(field.name for field in fields(ADMMFedMeta))
+OPTIONS = (
+    *(field.name for field in fields(ADMMFedMeta)),
+    *("first_penalty", "longest_step", "averaging"),  # of its server
+)
 
 
 class Change(NamedTuple):
@@ -77,10 +80,10 @@ def changed(text: str) -> Change:
             change.options[name] = value
         elif "." in name:
             change.settings[name] = value
-        elif not isinstance(getattr(automatic_penalty, constant, None), float):
+        elif not isinstance(getattr(step_search, constant, None), float):
             raise SettingError(
                 f"{name!r} is neither an option of admm-fedmeta nor a constant of the rule",
-                "see automatic_penalty.py; for other settings give a path: augmentation.shift=2",
+                "see step_search.py; for other settings give a path: augmentation.shift=2",
             )
         elif not isinstance(value, int | float):
             raise SettingError(f"{part!r} gives no number", f"write {name}=1.5, for instance")
@@ -105,8 +108,7 @@ def settings_of(asked: argparse.Namespace, data: str, partition: str, change: Ch
         "training": {"rounds": asked.rounds, "evaluate_every": 0},
         "execution": {"device": asked.device, "precision": asked.precision},
     }
-    picks = {"data": data, "partition": partition, "initialisation": asked.initialisation}
-    layers = [AXES[axis][name] for axis, name in picks.items()]
+    layers = [AXES["data"][data], AXES["partition"][partition]]
     return RunSpec.from_dict(merged([*layers, own, nested(change.settings)]))
 
 
@@ -117,7 +119,7 @@ def tried(settings: RunSpec, seeds: range, constants: Mapping[str, float]) -> di
     }
     with ExitStack() as changes:
         for name, value in constants.items():
-            changes.enter_context(mock.patch.object(automatic_penalty, name, value))
+            changes.enter_context(mock.patch.object(step_search, name, value))
         outcomes = train_seeds(settings, nodes)
     accuracies, shares, rejected = [], [], []
     finals = final_losses(settings, nodes, outcomes)
@@ -177,7 +179,6 @@ def trials(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
             return
         settings = settings_of(asked, data, partition, changes[text])
         about = {"change": text, "data": data, "partition": partition}
-        about["initialisation"] = asked.initialisation
         found = tried(settings, seeds, changes[text].constants)
         first = firsts.setdefault((data, partition), found["accuracies"])
         if first is not found["accuracies"]:
@@ -192,7 +193,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--change", action="append", help="name=value,name=value")
     for axis, default in (("data", DATA), ("partition", list(AXES["partition"]))):
         parser.add_argument(f"--{axis}", nargs="+", choices=list(AXES[axis]), default=default)
-    parser.add_argument("--initialisation", choices=AXES["initialisation"], default="pytorch")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--folder", help="where the data lie")

@@ -16,6 +16,7 @@ from fedmeta.config.training import TrainingSettings
 from fedmeta.core.meta_gradient import Curvature
 from fedmeta.core.objective import Adaptation
 from fedmeta.data import Scaling
+from fedmeta.data.augmentation import Augmentation
 from fedmeta.engine.cohort import Cohort
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
@@ -34,7 +35,7 @@ def admm_fedmeta(
         curvature=curvature,
         penalty=problem.penalty,
         penalty_unit="weight",
-        resplit=False,
+        resplit="none",
     )
     return _rounds(_job(problem, algorithm, device, precision))
 
@@ -50,7 +51,10 @@ def training(
 ) -> Callable[[], None]:
     """Whole trainings by ADMM-FedMeta, all repeats together, from their own θ¹ every time."""
     algorithm = ADMMFedMeta(
-        Adaptation(problem.step_size), penalty=problem.penalty, penalty_unit="weight", resplit=False
+        Adaptation(problem.step_size),
+        penalty=problem.penalty,
+        penalty_unit="weight",
+        resplit="none",
     )
     job = _job(problem, algorithm, device, precision, repeats)
     cohorts = [Cohort(problem.federation, _UNSCALED, seed) for seed in range(repeats)]
@@ -76,6 +80,7 @@ def _job(
         model=problem.model,
         algorithm=algorithm,
         training=TrainingSettings(seed=SEED),
+        augmentation=Augmentation(flip=False, shift=0),  # peers have none
         execution=_execution(device, precision),
     )
     return prepare(spec, problem.federation, scaling=_UNSCALED, repeats=repeats)

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         device=options.device, memory=options.memory, states=options.states, threads=options.threads
     )
     federation = _federation(nodes, shape)
-    algorithm = ADMMFedMeta(Adaptation(0.01), penalty=28.0, penalty_unit="weight", resplit=False)
+    algorithm = ADMMFedMeta(Adaptation(0.01), penalty=28.0, penalty_unit="weight", resplit="none")
     spec = RunSpec(data=None, model=model, algorithm=algorithm, execution=execution)
     scaling = Scaling(np.full((), 127.5), np.full((), 73.9))
     job = prepare(spec, federation, scaling=scaling)

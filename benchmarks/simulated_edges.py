@@ -6,7 +6,7 @@ edge is lost, or lies, as a whole; the guard judges edges by their sums, as the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -18,9 +18,9 @@ from fedmeta.core import randomness, tree
 from fedmeta.core.errors import SettingError, require_choice, require_positive, require_whole
 from fedmeta.core.objective import Facts
 from fedmeta.core.randomness import Purpose
+from fedmeta.core.serialization import LATER
 from fedmeta.core.tree import map_leaves
 from fedmeta.data.federation import Federation
-from fedmeta.uplink.guard import relative_norm
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
 
@@ -68,15 +68,17 @@ class Attack:
     """What a hostile edge sends instead of its contribution.
 
     Args:
-        kind: "none"; "sign": −factor·v; "noise": a random vector of v's norm, times the factor.
+        kind: "none"; "sign": −factor·v; "scale": factor·v; "noise": a random vector of v's norm,
+            times the factor; "little": the honest edges' mean of v/w less factor times their
+            deviation, number by number ("a little is enough").
         factor: how much larger it makes itself.
     """
 
-    kind: Literal["none", "sign", "noise"] = "none"
+    kind: Literal["none", "sign", "scale", "noise", "little"] = "none"
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        require_choice("attack.kind", self.kind, ("none", "sign", "noise"))
+        require_choice("attack.kind", self.kind, ("none", "sign", "scale", "noise", "little"))
         require_positive("attack.factor", self.factor)
 
     def sent(self, contribution: Contribution, key: Tensor) -> Contribution:
@@ -91,44 +93,70 @@ class Attack:
             }
             length = (tree.squared_norm(honest) / tree.squared_norm(drawn)).sqrt()
             return contribution._replace(update=tree.scale(self.factor * length, drawn))
-        return contribution._replace(update=tree.scale(-self.factor, honest))
+        sign = 1.0 if self.kind == "scale" else -1.0
+        return contribution._replace(update=tree.scale(sign * self.factor, honest))
 
 
 @dataclass(frozen=True)
 class EdgeUplink(Uplink):
     """An uplink through edges, the first of which may be hostile.
 
+    Guard and robust sum look at edges instead of nodes, as the platform of a fleet does.
+
     All nodes must be computed at once: an edge is judged with the others or not at all.
 
     Args:
-        guard, privacy, compression: see `Uplink`; the guard judges edges instead of nodes.
+        guard, privacy, compression, robust: see `Uplink`.
         edges: how many there are.
         nodes: how many they serve together.
-        attack: what the nodes of the first edge do.
+        attack: what the nodes of hostile edges do.
+        hostile: how many edges are, the first ones.
     """
 
     edges: int = 10
     nodes: int = 40
     attack: Attack = Attack()
+    hostile: int = field(default=1, metadata=LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_whole("edges", self.edges, 1)
         require_whole("nodes", self.nodes, self.edges)
+        require_whole("hostile", self.hostile, 1)
 
     def sent(
         self, contribution: Contribution, before: NodeState, after: NodeState, facts: Facts
     ) -> tuple[Contribution, NodeState]:
         """What a node sends: the truth, or a lie."""
         honest, state = super().sent(contribution, before, after, facts)
-        if self.attack.kind == "none":
+        if self.attack.kind in ("none", "little"):
             return honest, state
         lie = self.attack.sent(honest, randomness.fold(facts.key, Purpose.FALSE_UPLOAD))
-        lies = facts.position * self.edges < self.nodes  # those of the first edge
+        lies = facts.position * self.edges < self.nodes * self.hostile
         return map_leaves(lambda a, b: torch.where(lies, a, b), lie, honest), state
+
+    def judged(
+        self, contributions: Contribution, weights: Tensor, before: NodeState, after: NodeState
+    ) -> tuple[Contribution, NodeState]:
+        """What nodes may add to the sum; liars that know what all others send lie here."""
+        if self.attack.kind == "little":
+            contributions = self._a_little_off(contributions, weights)
+        return super().judged(contributions, weights, before, after)
 
     def scales(self, contributions: Contribution, weights: Tensor) -> Tensor:
         """What nodes' contributions are multiplied by: the same for all of an edge."""
+        sums, shares, edge = self._by_edge(contributions, weights)
+        return super().scales(sums, shares)[edge]
+
+    def added(self, contributions: Contribution, weights: Tensor) -> Contribution:
+        """The sum over edges."""
+        sums, shares, _ = self._by_edge(contributions, weights)
+        return super().added(sums, shares)
+
+    def _by_edge(
+        self, contributions: Contribution, weights: Tensor
+    ) -> tuple[Contribution, Tensor, Tensor]:
+        """Sums and weights of the edges, and which of them serves each node."""
         if len(weights) != self.nodes:
             raise SettingError(
                 f"{len(weights)} of {self.nodes} nodes were computed at once, so edges cannot be "
@@ -141,8 +169,22 @@ class EdgeUplink(Uplink):
             sums = leaf.new_zeros(self.edges, *leaf.shape[1:])
             return sums.index_add(0, edge, leaf)
 
-        sums, shares = map_leaves(summed, contributions), summed(weights)
-        return self.guard.scales(torch.func.vmap(relative_norm)(sums, shares))[edge]
+        sums: Contribution = map_leaves(summed, contributions)
+        return sums, summed(weights), edge
+
+    def _a_little_off(self, contributions: Contribution, weights: Tensor) -> Contribution:
+        """All hostile edges send the same: just off the honest mean."""
+        sums, shares, edge = self._by_edge(contributions, weights)
+        lies = edge < self.hostile
+
+        def lie(rows: Tensor, of_edges: Tensor) -> Tensor:
+            each = (of_edges.reshape(self.edges, -1) / shares.unsqueeze(1))[self.hostile :]
+            sent = each.mean(0) - self.attack.factor * each.std(0)
+            told = (weights.unsqueeze(1) * sent).reshape(rows.shape)
+            return torch.where(lies.reshape(-1, *[1] * (rows.ndim - 1)), told, rows)
+
+        update = {n: lie(leaf, sums.update[n]) for n, leaf in contributions.update.items()}
+        return contributions._replace(update=update)
 
 
 def with_flipped_labels(federation: Federation, edges: int) -> Federation:

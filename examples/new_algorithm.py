@@ -3,7 +3,8 @@
     node:      θ_i ← θ_i − η [∇L_i(θ_i) + μ(θ_i − θ)],  E times from θ
     platform:  θ⁺  = θ + Σ w_i (θ_i − θ) / Σ w_i          (inherited: the contract's default)
 
-Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. fedmeta has it as
+`fedmeta.FedProx`, with mini-batches and learned step sizes; this is what it takes to write it.
 
 Run this file, or use the class from the command line:
 
@@ -38,7 +39,7 @@ from fedmeta.contract import (
 class FedProx(Algorithm):
     """FedAvg with a proximal pull μ(θ_i − θ) on every local step."""
 
-    name: ClassVar[str] = "fedprox"
+    name: ClassVar[str] = "own-fedprox"
 
     step_size: float = 0.1
     local_steps: int = 5

@@ -83,9 +83,12 @@ def main(picture: str = "policy_gradient.png", rounds: int = 200) -> tuple[Float
     """Meta-train, adapt every target by one step, draw; the targets' returns before and after."""
     torch.manual_seed(0)
     federation = world()
-    algorithm = fedmeta.ADMMFedMeta(Adaptation(step_size=0.003), longest_step=0.005)
+    algorithm = fedmeta.ADMMFedMeta(
+        Adaptation(step_size=0.003),
+        server=fedmeta.PlatformOptimizer("orthogonal", "auto", 0.9, longest_step=0.005),
+    )
     training = fedmeta.TrainingSettings(rounds=rounds, evaluate_every=0)
-    plain = fedmeta.fit_scaling(federation, "none")
+    plain = fedmeta.fit_scaling(federation, "none", labels="none")  # goals are places
     run = fedmeta.train(federation, Rollout(), algorithm, training, loss=cost, scaling=plain)
     noises = np.random.default_rng(1).normal(size=(100, 2 * STEPS))  # other than it adapts on
     walks, returns = [], []

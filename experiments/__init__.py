@@ -12,9 +12,10 @@ results are computed from those files, by the module beside the declaration: `ta
 | `declaration.py`, `cell.py` | from a declared experiment to its cells |
 | `running.py`, `training.py`, `same_runs.py` | running cells, each run no more than once |
 | `two_tasks.py` | cells of two tasks, the second of which starts from the model of the first |
+| `own_data.py` | data that are made up for experiments outside the paper |
 | `tuning.py` | cells that search for settings |
 | `results.py`, `summary.py`, `statistics.py` | result files, and all numbers from them |
-| `goals.py`, `held_out.py` | two parts of the page that are no experiments |
+| `goals.py`, `held_out.py`, `ahead.py` | parts of the page that are no experiments |
 | `page.py`, `tables.py`, `figures.py`, `names.py` | the page, and what its parts share |
 | `command.py` | `fedmeta reproduce` |
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import held_out
 from experiments.cell import Key
-from experiments.experiment import Experiment, Found, Summary
+from experiments.experiment import ABLATION_PAGE, Experiment, Found, Summary
 from experiments.figures import INK, legend, mark_mean, panels
 from experiments.names import DEFAULT, named
 from experiments.statistics import Entry, accuracy, at, entry, paired
@@ -123,4 +123,6 @@ def _published_change(summary: Summary, data: str, start: str) -> float | None:
     return None if published is None or ours is None else published.mean - float(ours)
 
 
-EXPERIMENT = Experiment(summarised, table, plot, {held_out.FOLDER: held_out.table})
+EXPERIMENT = Experiment(
+    summarised, table, plot, {held_out.FOLDER: held_out.table}, page=ABLATION_PAGE
+)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_LINES = {"paper": "-", "tuned": "--", "extras": ":", DEFAULT: "-."}
+_LINES = {"paper": "-", "tuned": "--", DEFAULT: "-."}
 
 
 def summarised(found: Found) -> Iterable[tuple[Key, Any]]:

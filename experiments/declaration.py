@@ -11,7 +11,11 @@ An experiment file has `title`, `repeats`, `settings` that all its cells share, 
                                              algorithm or, for two tasks, of λ
     tuned_after = "{data}/{algorithm}"       that tuning cell first: all but the first setting of
                                              the grid stays as that one found it
-    grid = { step_size = [0.01, 0.03] }      values to try there, in place of the common ones
+    grid = { step_size = [0.01, 0.03] }      values to try there, in place of the common ones and
+                                             of what lies beyond them
+    beyond = { step_size = [0.1] }           values beyond that grid
+    repeats = 5                              seeds of its cells, in place of the experiment's
+    tuning_repeats = 2                       of that search, in place of the common number
     equal = "{data}/admm-fedmeta/default"    as many rounds as cost that cell's gradients
     tasks = { … }                            two tasks in a row, see `Tasks`
     final_loss = true                        keep the source meta-loss of the final model
@@ -38,7 +42,9 @@ TUNING = "tuning"
 
 Axes = Mapping[str, Mapping[str, Table]]
 Grid = Mapping[str, Sequence[Any]]
-_OF_A_BLOCK = ("key", "settings", "tuned", "tuned_after", "grid", "equal", "tasks", "final_loss")
+_SEARCH = ("tuned", "tuned_after", "grid", "beyond", "tuning_repeats")
+_OF_A_BLOCK = ("key", "settings", "repeats", *_SEARCH, "equal", "tasks", "final_loss")
+_WHOLE = ("algorithm", "rival")  # axes of which the small version takes all
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class Declaration:
             if name not in known:
                 raise SettingError(f"axis {axis!r} has no {name!r}", nearest(name, known))
         names = [name for name in known if only is None or name in only]
-        if not self.quick or axis == "algorithm":
+        if not self.quick or axis in _WHOLE:
             return names
         return names[:1] if axis == "data" else list(dict.fromkeys((names[0], names[-1])))
 
@@ -111,7 +117,7 @@ def declared_cells(declared: Declaration) -> list[Cell]:
                     continue
                 raise SettingError(f"{declared.name}.toml declares {each.path} twice", "rename one")
             if each.tuned is not None and each.tuned not in made:
-                made[each.tuned] = _tuning_cell(declared, each, after, block.get("grid"))
+                made[each.tuned] = _tuning_cell(declared, each, after, block)
             made[each.key] = each
     return [_with_equal(each, made) for each in made.values()]
 
@@ -143,7 +149,7 @@ def _expanded(declared: Declaration, block: Table) -> Iterator[tuple[Cell, Key |
         cell = Cell(
             _key(declared.name, block["key"], chosen),
             _named(settings),
-            declared.repeats,
+            declared.repeats if declared.quick else int(block.get("repeats", declared.repeats)),
             tuned=tuned,
             equal=None if equal is None else _key(declared.name, equal, chosen),
             tasks=Tasks(**block["tasks"]) if "tasks" in block else None,
@@ -174,24 +180,28 @@ def _named(settings: Table) -> Table:
     return {**settings, "algorithms": merged([own, named])}
 
 
-def _tuning_cell(declared: Declaration, of: Cell, after: Key | None, own: Grid | None) -> Cell:
+def _tuning_cell(declared: Declaration, of: Cell, after: Key | None, block: Table) -> Cell:
     """The search that finds a point for a cell, on its own settings.
 
-    It tries the block's own grid, or the common one: after another search of that its first setting
-    alone. The small version tries two values of the first setting and one of each other.
+    It tries the block's own grid and nothing beyond it, or the common one: after another search of
+    that its first setting alone. The small version tries two values of the first setting and one of
+    each other.
 
     How often and how precisely targets are looked at is none of its business, so that experiments
     that differ in this share it.
     """
     assert of.tuned is not None
     blind = {"training": {"evaluate_every": 0}, "data": {"precise": 0}}
-    repeats = declared.repeats if declared.quick else int(declared.common["tuning"]["repeats"])
+    often = block.get("tuning_repeats", declared.common["tuning"]["repeats"])
+    repeats = declared.repeats if declared.quick else int(often)
     settings = merged([of.settings, blind])
     what = "prior" if of.tasks else of.settings["algorithm"]
+    own: Grid | None = block.get("grid")
     grid: Grid = own or declared.common["grids"][what]
     if own is None and after is not None:
         grid = dict([next(iter(grid.items()))])
-    further: Grid = {} if declared.quick else declared.common["beyond"].get(what, {})
+    known: Grid = {} if own is not None else declared.common["beyond"].get(what, {})
+    further: Grid = {} if declared.quick else block.get("beyond", known)
     beyond = {name: values for name, values in further.items() if name in grid}
     if declared.quick:
         grid = {key: each[: 1 + (i == 0)] for i, (key, each) in enumerate(grid.items())}

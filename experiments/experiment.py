@@ -19,6 +19,10 @@ Summary = Mapping[str, Any]
 """What summary.json has: by experiment and key, then goals."""
 Goal = tuple[str, str, str | None, bool | None]
 """What is to hold, what is wanted, what was measured, and whether it does (None: not known)."""
+MAIN_PAGE, OUTSIDE_PAGE = "results.md", "results-outside.md"
+"""Conclusions, and what was run outside the paper; the long tables stand behind them:"""
+TABLE1_PAGE, ABLATION_PAGE = "results-table1.md", "results-ablation.md"
+TABLES_PAGE = "results-tables.md"
 TableOf = Callable[[Summary], str]
 Plot = Callable[["Figure", Summary], None]
 
@@ -33,6 +37,7 @@ class Experiment:
         figure: draws it from the summary; None: it has none.
         further: other parts of the page, after its own, by name.
         cells: what is declared, as cells.
+        page: the file of the page that it stands on.
     """
 
     summarised: Callable[[Found], Iterable[tuple[Key, Any]]]
@@ -40,3 +45,4 @@ class Experiment:
     figure: Plot | None = None
     further: Mapping[str, TableOf] = field(default_factory=dict)
     cells: Callable[[Declaration], list[Cell]] = declared_cells
+    page: str = TABLES_PAGE

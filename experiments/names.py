@@ -8,7 +8,7 @@ DATA_SETS = ("fashion-mnist", "cifar10", "cifar100")
 """Those of the paper."""
 
 
-OURS, DEFAULT = "admm-fedmeta", "default"
+OURS, DEFAULT, MATCHED = "admm-fedmeta", "default", "matched"
 BASELINES = ("fedavg", "per-fedavg")
 PARTITIONS = ("fixed-pairs", "random-pairs")
 
@@ -22,6 +22,23 @@ NAMES = {
     "prior-model": "θ_p itself",
     "prior-model-default": "θ_p itself (default)",
     "admm-fedmeta-default": "ADMM-FedMeta (default)",
+    "fedmeta-orthogonal": "FedMeta, orthogonal",
+    "fedmeta-adam": "FedMeta, Adam",
+    "fedmeta-plain": "FedMeta, plain",
+    "prototypes": "prototypes, orthogonal",
+    "per-fedavg-5-orthogonal": "Per-FedAvg 5, orthogonal",
+    "fedavg-5-orthogonal": "FedAvg 5, orthogonal",
+    "fedavg-5-adam": "FedAvg 5, Adam (FedAdam)",
+    "fedavg-5-yogi": "FedAvg 5, Yogi (FedYogi)",
+    "fedavg-5-plain": "FedAvg 5, plain",
+    "fedprox-5-orthogonal": "FedProx 5, orthogonal",
+    "scaffold-5-orthogonal": "SCAFFOLD 5, orthogonal",
+    "feddyn-5-orthogonal": "FedDyn 5, orthogonal",
+    "fedadmm-5-orthogonal": "FedADMM 5, orthogonal",
+    "fedbabu-5-orthogonal": "FedBABU 5, orthogonal",
+    "fedrep-5-orthogonal": "FedRep 5, orthogonal",
+    "ditto-5-orthogonal": "Ditto 5, orthogonal",
+    "pfedme-2-orthogonal": "pFedMe 2 × 3, orthogonal",
 }
 
 

@@ -1,4 +1,4 @@
-"""docs/results.md and the front page: tables and figures from the summary, prose from people.
+"""docs/results.md, other pages beside it, the front page: tables and figures, prose from people.
 
 What stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->` is written here; everything else
 is left as it is.
@@ -10,7 +10,15 @@ from pathlib import Path
 
 from experiments import goals
 from experiments.declaration import declaration
-from experiments.experiment import Summary, TableOf
+from experiments.experiment import (
+    ABLATION_PAGE,
+    MAIN_PAGE,
+    OUTSIDE_PAGE,
+    TABLE1_PAGE,
+    TABLES_PAGE,
+    Summary,
+    TableOf,
+)
 from experiments.figures import draw, fingerprint
 from experiments.registry import EXPERIMENTS
 from experiments.table1 import headline
@@ -18,10 +26,16 @@ from fedmeta.core.errors import RunFolderError
 from fedmeta.core.storage import write_bytes
 
 HEADLINE = "reproduced"
-SECTIONS: dict[str, TableOf] = {"goals": goals.table}
-"""What the page has between its markers, in this order."""
+PAGES: dict[str, dict[str, TableOf]] = {
+    MAIN_PAGE: {"goals": goals.table},
+    OUTSIDE_PAGE: {goals.OUTSIDE: goals.outside_table},
+    TABLE1_PAGE: {},
+    ABLATION_PAGE: {},
+    TABLES_PAGE: {},
+}
+"""What every page has between its markers, in this order."""
 for _name, _each in EXPERIMENTS.items():
-    SECTIONS |= {_name: _each.table, **_each.further}
+    PAGES[_each.page] |= {_name: _each.table, **_each.further}
 FIGURES = {name: each.figure for name, each in EXPERIMENTS.items() if each.figure is not None}
 
 
@@ -30,36 +44,48 @@ def render(summary: Summary, page: Path, front: Path | None = None) -> list[Path
 
     Args:
         summary: of all results.
-        page: the page of results; made if it is not there. Figures go to `figures` beside it.
+        page: the page of results; made if it is not there, like the other pages beside it.
+            Figures go to `figures` beside it.
         front: a page with the headline, if any.
 
     Raises:
         MissingExtraError: without matplotlib; nothing is written then.
     """
-    text = page.read_text(encoding="utf-8") if page.exists() else blank()
+    files = _beside(page)
+    texts = {
+        name: file.read_text(encoding="utf-8") if file.exists() else blank(name)
+        for name, file in files.items()
+    }
     figures = draw(FIGURES, summary, page.parent / "figures")
-    write_bytes(page, filled(text, summary).encode())
+    for name, file in files.items():
+        write_bytes(file, filled(texts[name], summary, name).encode())
     if front is None:
-        return [page, *figures]
+        return [*files.values(), *figures]
     front_text = front.read_text(encoding="utf-8")
     write_bytes(front, between(front_text, HEADLINE, headline(summary)).encode())
-    return [page, front, *figures]
+    return [*files.values(), front, *figures]
 
 
-def blank() -> str:
+def _beside(page: Path) -> dict[str, Path]:
+    """Where all pages are: the main one may be called otherwise, the others lie beside it."""
+    return {name: page if name == MAIN_PAGE else page.with_name(name) for name in PAGES}
+
+
+def blank(page: str = MAIN_PAGE) -> str:
     """A page of results with places for everything and no words."""
     titles = {name: declaration(name).title for name in EXPERIMENTS}
     parts = [
         f"## {titles.get(name, name.capitalize())}\n\n{_begin(name)}\n{_end(name)}"
-        for name in SECTIONS
+        for name in PAGES[page]
     ]
     return "# Results\n\n" + "\n\n".join(parts) + "\n"
 
 
-def filled(text: str, summary: Summary) -> str:
+def filled(text: str, summary: Summary, page: str = MAIN_PAGE) -> str:
     """A page with all its generated parts as the summary has them."""
-    for name, table in SECTIONS.items():
-        text = between(text, name, f"{table(summary)}\n\n{_picture(name, summary)}".strip())
+    for name, table in PAGES[page].items():
+        parts = [table(summary), _older(name, summary), _picture(name, summary)]
+        text = between(text, name, "\n\n".join(part for part in parts if part))
     return text
 
 
@@ -89,6 +115,12 @@ def _end(name: str) -> str:
     return f"<!-- {name}: end -->"
 
 
+def _older(name: str, summary: Summary) -> str:
+    """Which numbers of an experiment are not those of today's default."""
+    cells = summary["older"].get(name)
+    return f"*Of an older default, not run again yet: {', '.join(cells)}.*" if cells else ""
+
+
 def _picture(name: str, summary: Summary) -> str:
     """The line that shows a figure, where there is something to show."""
     if name not in FIGURES or not summary[name]:
@@ -99,9 +131,10 @@ def _picture(name: str, summary: Summary) -> str:
 def disagreements(summary: Summary, page: Path, front: Path) -> list[str]:
     """What the pages and figures say that the summary does not: empty when all is well."""
     wrong = []
-    text = page.read_text(encoding="utf-8")
-    if filled(text, summary) != text:
-        wrong.append(page.name)
+    for name, file in _beside(page).items():
+        text = file.read_text(encoding="utf-8")
+        if filled(text, summary, name) != text:
+            wrong.append(file.name)
     text = front.read_text(encoding="utf-8")
     if between(text, HEADLINE, headline(summary)) != text:
         wrong.append(front.name)

@@ -22,6 +22,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         "ablation",
         "robustness",
         "sequences",
+        "outside",
+        "duals",
+        "lost_uploads",
     )
 }
 """By their names: of module and declaration, of folder of results, of part of the page."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from experiments.cell import Cell, Key, budget, built, still_holds, stored_settings
+from fedmeta.config.server_settings import as_stored_now
 from fedmeta.config.toml_files import Table, nested
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.storage import read_json, write_bytes, writing
@@ -50,20 +51,26 @@ class Results:
         A tuned cell is outdated, too, when its tuning cell has come to another point. A search
         after another one is if that differs in what it does not try itself.
         """
-        found = self.read(cell.key)
-        if found is None or found["digest"] != cell.digest():
-            return None
-        if _taken_over(cell, self.point(cell)) != _taken_over(cell, found["point"]):
+        found = self.declared(cell)
+        if found is None:
             return None
         try:
             now = [stored_settings(built(cell.settings, point_table(cell, found["point"])))]
             now += [budget(built(cell.equal_settings)) if cell.equal else {}]
         except FedmetaError:  # what it was obtained with cannot even be asked for any more
             return None
-        then = (found["settings"], found["equal"] or {})
+        then = (as_stored_now(found["settings"]), found["equal"] or {})
         if not now[1].keys() <= then[1].keys():  # from when a budget was kept otherwise
             return None
         return found if all(map(still_holds, then, now)) else None
+
+    def declared(self, cell: Cell) -> Result | None:
+        """The result of a cell that was declared as it is now, were other defaults beneath it."""
+        found = self.read(cell.key)
+        if found is None or found["digest"] != cell.digest():
+            return None
+        same = _taken_over(cell, self.point(cell)) == _taken_over(cell, found["point"])
+        return found if same else None
 
     def point(self, cell: Cell) -> Table | None:
         """The best point of the tuning cell that a cell rests on; None without one."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from experiments.cell import Cell
+from experiments.own_data import MOTION, TABLES, people
 from experiments.results import thinned
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
@@ -16,6 +17,7 @@ from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import Record
 from fedmeta.core.serialization import deserialize
 from fedmeta.data import DataSettings, Federation, Pool, deal_out, read
+from fedmeta.models.meta_model import MetaModel
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.many import train_many, train_to_stops
 from fedmeta.training.run import Outcome, Run
@@ -33,12 +35,16 @@ def seeded(settings: RunSpec, seed: int) -> RunSpec:
 @lru_cache(maxsize=64)
 def federation(data: DataSettings, seed: int) -> Federation:
     """Who holds what; cells that follow one another often ask for the same."""
+    if data.name == MOTION:
+        return people(data, seed)
     return deal_out(pool(data, seed), data, seed)
 
 
 def pool(data: DataSettings, seed: int) -> Pool:
     """The samples; the files of a data set are read once."""
-    if data.name == "sinusoid":  # drawn anew by every seed
+    if data.name in TABLES:
+        return TABLES[data.name](seed)
+    if data.name in ("sinusoid", "glyphs"):  # drawn anew by every seed
         return read(data, seed)
     return _files(DataSettings(data.name, data.folder, label=data.label, node=data.node))
 
@@ -52,20 +58,24 @@ def record(seed: int, outcome: Outcome) -> dict[str, Any]:
     """What is kept of a run. A run that diverged is kept as one that did.
 
     Returns:
-        `accuracy` and, where targets have precise sets, `precise`, by adaptation steps; `steps`,
-        the algorithm's own number of them; `rounds`, `gradients` and `bytes` per node; the `loss`
-        on the sources and the accuracy on the way (`reached` and `reached_precise`), each as
-        [rounds, values].
+        `accuracy` (of values the mean squared error) and, where targets have precise sets,
+        `precise`, by adaptation steps; `own_mean`, the error of each device's own mean; `decided`
+        and `decided_precise`, where targets decide how to adapt; `steps`, the algorithm's own;
+        `rounds`, `gradients` and `bytes` per node; the `loss` on the sources and the accuracy
+        on the way (`reached` and `reached_precise`), each as [rounds, values].
     """
     if isinstance(outcome, DivergedError):
         return {"seed": seed, "diverged": True, "why": outcome.problem}
     summary, history = outcome.summary, list(outcome.history)
-    steps = str(summary["adaptation_steps"])
+    steps, decided = str(summary["adaptation_steps"]), summary.get("decided_metric", {})
     kept = {
         "seed": seed,
         "diverged": False,
         "accuracy": means(summary["target_metric"]),
         "precise": means(summary.get("precise_metric") or {}),
+        "own_mean": short(summary["own_mean"].get("mean")),
+        "decided": short(decided.get("target", {}).get("mean")),
+        "decided_precise": short(decided.get("precise", {}).get("mean")),
         "steps": summary["adaptation_steps"],
         "rounds": summary["rounds"],
         "gradients": short(summary["gradient_evaluations"]),
@@ -74,7 +84,7 @@ def record(seed: int, outcome: Outcome) -> dict[str, Any]:
         "reached": _curve(history, lambda each: each.get("target", {}).get(steps)),
         "reached_precise": _curve(history, lambda each: each.get("precise", {}).get(steps)),
     }
-    return {name: value for name, value in kept.items() if value not in ({}, [[], []])}
+    return {name: value for name, value in kept.items() if value not in ({}, [[], []], None)}
 
 
 def train_seeds(
@@ -130,7 +140,7 @@ def final_losses(
     once = replace(settings, training=replace(settings.training, rounds=1))
     again = {
         seed: RunRequest(
-            replace(seeded(once, seed), start=outcome.meta_model.theta),
+            _started(seeded(once, seed), outcome.meta_model),
             drawn.with_nodes(drawn.sources),
             outcome.meta_model.scaling,
         )
@@ -142,6 +152,13 @@ def final_losses(
         if not isinstance(outcome, DivergedError):
             losses[seed] = short(loss_of(outcome.history[0]), 4)
     return [losses.get(seed) for seed in nodes]
+
+
+def _started(spec: RunSpec, model: MetaModel) -> RunSpec:
+    """The spec from where a run ended, with its inner step, which other weights may not find."""
+    algorithm: Any = spec.algorithm
+    algorithm = replace(algorithm, inner=model.adaptation)
+    return replace(spec, start=model.theta, algorithm=algorithm)
 
 
 def execution_of(run: Run) -> Execution:

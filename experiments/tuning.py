@@ -12,11 +12,12 @@ from typing import Any
 
 from experiments.cell import Cell, Key
 from experiments.experiment import Found, Summary
-from experiments.names import named
+from experiments.names import PARTITIONS, named
 from experiments.results import Results, machine_words, point_table
 from experiments.statistics import rounded
 from experiments.tables import leaves, markdown
 from experiments.training import Progress, execution_of, federation, short, train_seeds
+from fedmeta.algorithms import PFedMe
 from fedmeta.algorithms.learners import Baseline
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import Table
@@ -150,23 +151,31 @@ def tried_before(cell: Cell, results: Results) -> list[Trial]:
 def _training_of(settings: RunSpec) -> str:
     """All that decides how θ is trained, as text."""
     algorithm, text = settings.algorithm, str(settings)
-    if isinstance(algorithm, Baseline) and algorithm.inner.learned == "none":
-        return text.replace(str(algorithm.inner), "")
-    return text
+    looks = isinstance(algorithm, PFedMe) or algorithm.inner.learned != "none"
+    if not isinstance(algorithm, Baseline) or looks:
+        return text
+    return text.replace(str(algorithm.inner), str(algorithm.inner.scope))  # which names the head
 
 
 def _judged(settings: RunSpec, nodes: Federation, outcome: Outcome) -> float | None:
-    """What the held-out nodes reach by the adaptation of this point, or None if it diverged."""
+    """What the held-out nodes reach by the adaptation of this point, or None if it diverged.
+
+    More is better: of values it is their mean squared error, negative.
+    """
     if isinstance(outcome, DivergedError):
         return None
     model, found = outcome.meta_model, outcome.evaluation
     inner = settings.algorithm.inner
-    # Learned step sizes are the model's own.
-    if found is None or (model.adaptation.factors is None and inner != model.adaptation):
+    # Learned step sizes are the model's own. Other numbers of steps may have been judged already.
+    own = model.adaptation.factors is not None
+    alike = own or replace(inner, steps=model.adaptation.steps) == model.adaptation
+    steps = str(model.adaptation.steps if own else inner.steps)
+    if found is None or not alike or steps not in found.summary():
         model = replace(model, adaptation=inner)
         execution, seed = execution_of(outcome), outcome.summary["seed"]
         found = evaluate_model(model, nodes, [inner.steps], execution=execution, seed=seed)
-    return short(found.summary()[str(model.adaptation.steps)]["mean"])
+    reached = short(found.summary()[steps]["mean"])
+    return -reached if reached is not None and found.metric == "mse" else reached
 
 
 def summarised(found: Found) -> Iterable[tuple[Key, Any]]:
@@ -200,10 +209,12 @@ def _at_an_end(trials: Sequence[dict[str, Any]], best: dict[str, Any] | None) ->
 
 
 def table(summary: Summary) -> str:
-    """The points that were chosen on held-out source nodes."""
+    """The points that were chosen on held-out source nodes, of the paper's data sets."""
     rows = []
     for key, found in leaves(summary["tuning"], "points"):
-        cells = [_assigned(found["best"]), _held_out(found), f"{found['points']}"]
+        if key[0] not in PARTITIONS:  # of another page
+            continue
+        cells = [assigned(found["best"]), _held_out(found), f"{found['points']}"]
         rows.append([*map(named, key), *cells, ", ".join(found["at_an_end"]) or "–"])
     heads = ["partition", "data", "algorithm", "variant", "best point", "held out, %", "points"]
     return markdown([*heads, "at an end of what was tried"], rows)
@@ -214,7 +225,8 @@ def _held_out(found: Mapping[str, Any]) -> str:
     return f"{found['held_out']}{lost}"
 
 
-def _assigned(point: Mapping[str, Any] | None) -> str:
+def assigned(point: Mapping[str, Any] | None) -> str:
+    """A point for people."""
     if point is None:
         return "all diverged"
     return ", ".join(f"{name} = {value}" for name, value in point.items())

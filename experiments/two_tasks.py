@@ -22,8 +22,9 @@ from fedmeta.core.errors import DivergedError
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out
 from fedmeta.data.federation import Role
 from fedmeta.data.splitting import with_precise
-from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
+from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
+from fedmeta.evaluation.result import Evaluation
 from fedmeta.studies.search import Point, Trial, best_point, search
 from fedmeta.studies.sequences import Method, TaskSequence, TaskSettings
 from fedmeta.studies.sequences.carrying import Past, next_task

@@ -14,7 +14,7 @@ from fedmeta.studies.sequences import TaskSequence
 from fedmeta.studies.tune import grid
 
 _LEVEL = {"fashion-mnist": 0.9, "cifar10": 0.7, "cifar100": 0.55}
-_BONUS = {"default": 0.09, "extras": 0.05, "tuned": 0.03}
+_BONUS = {"default": 0.09, "matched": 0.05, "tuned": 0.03}
 
 
 def invent(name: str, results: Results) -> None:
@@ -47,7 +47,7 @@ def _learned(seed: int, cell: Cell, draw: random.Random) -> dict[str, Any]:
 def _repeat(cell: Cell, seed: int, draw: random.Random) -> dict[str, Any]:
     if isinstance(cell.tasks, TaskSequence):
         return _learned(seed, cell, draw)
-    small = any(name in cell.path for name in ("fixed-1e-3", "fixed-3e-3", "rho-0.15"))
+    small = any(name in cell.path for name in ("paper-10", "rho-0.15"))
     if small or ("rho-0.35" in cell.path and seed < 4):
         return {"seed": seed, "diverged": True, "why": "training diverged in round 3"}
     data = next((name for name in cell.key if name in _LEVEL), "cifar10")
@@ -56,7 +56,8 @@ def _repeat(cell: Cell, seed: int, draw: random.Random) -> dict[str, Any]:
     level -= 0.05 * ("fedavg" in cell.path) - 0.01 * cell.path.count("per-")
 
     def steps(one: float) -> dict[str, float]:
-        return {"0": 0.3, "1": round(min(one, 1.0), 6), "5": round(min(one + 0.02, 1.0), 6)}
+        more = {step: round(min(one + 0.02, 1.0), 6) for step in ("3", "5")}
+        return {"0": 0.3, "1": round(min(one, 1.0), 6), **more}
 
     rounds = [1, *range(5, 101, 5)]
     repeat = {
@@ -74,6 +75,11 @@ def _repeat(cell: Cell, seed: int, draw: random.Random) -> dict[str, Any]:
     }
     if cell.final_loss:
         repeat["final_loss"] = 0.4
+    settings = cell.build()
+    if settings.training.decide:
+        repeat |= {"decided": level, "decided_precise": level}
+    if settings.data_settings.resolved().task == "regression":
+        repeat |= {"precise": {}, "own_mean": 2.0}
     if cell.tasks is not None:
         kept = level - 0.3 * ("fedavg" in cell.path)
         repeat |= {"prior": steps(kept), "prior_precise": steps(kept)}

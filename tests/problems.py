@@ -111,7 +111,7 @@ def paper_admm(
     **rest: Any,
 ) -> ADMMFedMeta:
     """ADMM-FedMeta as it is printed: a fixed penalty, support and query sets as they are."""
-    return ADMMFedMeta(inner, penalty, *more, resplit=False, **rest)
+    return ADMMFedMeta(inner, penalty, *more, resplit="none", **rest)
 
 
 @dataclass

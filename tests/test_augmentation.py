@@ -19,6 +19,7 @@ from fedmeta.algorithms import (
     FedMeta,
     LocalOnly,
     PerFedAvg,
+    PlatformOptimizer,
     Reptile,
 )
 from fedmeta.config.execution import Execution
@@ -49,9 +50,9 @@ TRAINING: dict[str, Algorithm] = {
     "admm-batches": ADMMFedMeta(Adaptation(0.2, steps=2, batch_size=2), 0.8),
     "fedavg": FedAvg(0.1, local_steps=2, batch_size=3),
     "per-fedavg": PerFedAvg(INNER, 0.1, local_steps=2),
-    "fedmeta": FedMeta(INNER, 0.05, "adam"),
+    "fedmeta": FedMeta(INNER, server=PlatformOptimizer("adam", 0.05)),
     "reptile": Reptile(0.1, local_steps=2),
-    "centralised": Centralised(0.05, "adam"),
+    "centralised": Centralised(server=PlatformOptimizer("adam", 0.05)),
 }
 
 
@@ -94,12 +95,17 @@ class TestDraws:
 
     @pytest.mark.parametrize(
         "augmentation",
-        [Augmentation(True), Augmentation(shift=1), Augmentation(shift=2), Augmentation(True, 2)],
+        [
+            Augmentation(True, 0),
+            Augmentation(False, 1),
+            Augmentation(False, 2),
+            Augmentation(True, 2),
+        ],
     )
     def test_every_change_comes_equally_often(self, augmentation: Augmentation) -> None:
         changed = augmentation(self.images, randomness.key(3))
         flips = (False, True) if augmentation.flip else (False,)
-        offsets = range(-augmentation.shift, augmentation.shift + 1)
+        offsets = range(-augmentation.reach, augmentation.reach + 1)
         counts = []
         left = torch.ones(len(self.images), dtype=torch.bool)
         for flipped in flips:

@@ -89,9 +89,14 @@ def test_precise_sets_have_rows_and_differences_too(tmp_path: Path) -> None:
     drawn = settings(**data)
     wild = Contestant("wild", Reptile(step_size=1e30))
     contestants = [FIRST, SECOND, wild]
-    found = compare(drawn, contestants, [3, 5], "rounds", tmp_path / "precise", quiet)
+    found = compare(drawn, contestants, [3, 5, 8], "rounds", tmp_path / "precise", quiet)
     plain = compare(
-        settings(**data | {"precise": 0}), contestants, [3, 5], "rounds", tmp_path / "plain", quiet
+        settings(**data | {"precise": 0}),
+        contestants,
+        [3, 5, 8],
+        "rounds",
+        tmp_path / "plain",
+        quiet,
     )
     assert not any("precise" in row for row in [*plain["rows"], *plain["paired"]])
     for row, other in zip(found["rows"], plain["rows"], strict=True):
@@ -99,7 +104,7 @@ def test_precise_sets_have_rows_and_differences_too(tmp_path: Path) -> None:
         precise = row["precise"]
         summaries = [RunFolder.open(tmp_path / "precise" / run).summary() for run in row["runs"]]
         if row["label"] == "wild":
-            assert row["diverged"] == 2
+            assert row["diverged"] == 3
             assert precise["values"] == precise["before"]
         else:
             tables = [summary["precise_metric"] for summary in summaries]
@@ -109,10 +114,45 @@ def test_precise_sets_have_rows_and_differences_too(tmp_path: Path) -> None:
         assert precise["mean"] == pytest.approx(np.mean(precise["values"]))
         assert precise["before_mean"] == pytest.approx(np.mean(precise["before"]))
         deviation = np.std(precise["values"], ddof=1)
-        assert precise["ci95"] == pytest.approx(student_quantile(1) * deviation / 2**0.5)
+        assert precise["ci95"] == pytest.approx(student_quantile(2) * deviation / 3**0.5)
     first, second, _ = (np.array(row["precise"]["values"]) for row in found["rows"])
     assert found["paired"][0]["precise"]["mean"] == pytest.approx((first - second).mean())
     assert found["paired"][0]["precise"]["mean"] != found["paired"][0]["mean"]
+
+
+def test_it_says_how_steps_were_found_and_what_that_means(tmp_path: Path) -> None:
+    untuned = Contestant("untuned", FedAvg())
+    same = Contestant("same", FedAvg(server="auto"))
+    found = compare(settings(), [SECOND, FIRST, untuned, same], [0], "rounds", tmp_path, quiet)
+    assert [row["steps"] for row in found["rows"]] == ["automatic", "given", "default", "automatic"]
+    assert json.loads((tmp_path / "comparison.json").read_text())["rows"][2]["steps"] == "default"
+    unfair, few = found.notes
+    assert unfair.startswith("untuned has a default step size that nobody tuned")
+    assert "avg " not in unfair
+    assert "no interval, and none is called the best" in few
+    assert "±" not in repr(found)
+    assert "note: untuned has" in repr(found)
+
+
+def test_a_fair_comparison_of_enough_seeds_needs_no_note(tmp_path: Path) -> None:
+    found = compare(settings(), [SECOND, FIRST], range(3), "rounds", tmp_path, quiet)
+    assert found.notes == []
+    assert repr(found).count("±") == 4  # one in the title, two means, one difference
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "<td>automatic</td>" in shown
+
+
+def test_the_automatic_step_is_longer_where_values_are_predicted(tmp_path: Path) -> None:
+    """As for the default: all that say "auto" take the same one."""
+    both = [Contestant("admm", ADMMFedMeta()), Contestant("avg", FedAvg(server="auto"))]
+    found = compare(settings(), both, [0], "rounds", tmp_path, quiet)
+    stored = [
+        RunFolder.open(tmp_path / row["runs"][0]).settings()["settings"]["algorithm"]["server"]
+        for row in found["rows"]
+    ]
+    assert stored[0] == stored[1]
+    assert stored[0]["longest_step"] == 0.05
 
 
 def test_augmentation_is_that_of_the_settings(tmp_path: Path) -> None:

@@ -19,14 +19,9 @@ from fedmeta.data import Federation, Node, unpacked
 from fedmeta.engine.cohort import node_keys
 from fedmeta.engine.layout import Layout
 from fedmeta.evaluation import evaluate as evaluation
-from fedmeta.evaluation.evaluate import (
-    Evaluation,
-    Targets,
-    TargetStore,
-    evaluate,
-    evaluate_model,
-    statistics,
-)
+from fedmeta.evaluation.evaluate import evaluate, evaluate_model
+from fedmeta.evaluation.result import Evaluation, statistics
+from fedmeta.evaluation.targets import Targets, TargetStore
 from fedmeta.models.losses import cross_entropy, squared_error
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.train import train

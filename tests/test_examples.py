@@ -14,7 +14,7 @@ import torch
 
 import fedmeta
 from cli.calling import succeed
-from fedmeta.algorithms import FedAvg
+from fedmeta.algorithms import FedAvg, FedProx
 from fedmeta.config.spec import RunSpec, layered
 from fedmeta.config.toml_files import read_toml
 from fedmeta.core.run_folder import RunFolder
@@ -40,6 +40,14 @@ def test_fedprox_without_pull_is_fedavg() -> None:
     assert any(not leaf.allclose(pulled[name], rtol=1e-3) for name, leaf in plain.items())
 
 
+def test_fedprox_is_the_one_that_fedmeta_has() -> None:
+    prox = load_object(PROX, "algorithm")
+    mine, ours = (
+        trained(each).meta_model.theta for each in (prox(pull=1.0), FedProx(proximity=1.0))
+    )
+    assert all(leaf.allclose(ours[name], rtol=1e-5, atol=1e-6) for name, leaf in mine.items())
+
+
 def test_fedprox_stays_closer_the_harder_it_is_pulled() -> None:
     prox = load_object(PROX, "algorithm")
     start = trained(prox(), rounds=0).meta_model.theta
@@ -55,10 +63,13 @@ def test_fedprox_on_the_command_line(tmp_path: Path) -> None:
     data = "--data sinusoid --nodes 6 --rounds 2 --model linear"
     succeed(f"train {data} --algorithm {PROX} --local-steps 2 --out {tmp_path}/run")
     settings = RunFolder(tmp_path / "run").settings()["settings"]
-    assert (settings["algorithm"]["name"], settings["algorithm"]["local_steps"]) == ("fedprox", 2)
+    assert (settings["algorithm"]["name"], settings["algorithm"]["local_steps"]) == (
+        "own-fedprox",
+        2,
+    )
     succeed(f"compare {PROX}:pull=0.5 {PROX} fedavg {data} --seeds 1 --out {tmp_path}/both")
     rows = json.loads((tmp_path / "both/comparison.json").read_text())["rows"]
-    assert [row["algorithm"] for row in rows] == ["fedprox", "fedprox", "fedavg"]
+    assert [row["algorithm"] for row in rows] == ["own-fedprox", "own-fedprox", "fedavg"]
     assert rows[0]["values"] != rows[1]["values"]
 
 
@@ -108,6 +119,19 @@ def test_the_files_run_as_they_are(file: str, line: str, times: int) -> None:
     assert done.stdout.count(line) == times
 
 
-def test_the_demo_is_a_settings_file() -> None:
-    settings = RunSpec.from_dict(layered(read_toml(EXAMPLES / "demo.toml"), {}))
-    assert settings.data.name == "digits"
+@pytest.mark.parametrize(("file", "data"), [("demo.toml", "sinusoid"), ("digits.toml", "digits")])
+def test_the_demos_are_settings_files(file: str, data: str) -> None:
+    settings = RunSpec.from_dict(layered(read_toml(EXAMPLES / file), {}))
+    assert settings.data.name == data
+
+
+def test_the_demo_makes_the_case_and_draws_it(tmp_path: Path) -> None:
+    """New devices gain from a step only where the model was trained for it."""
+    line = f"compare admm-fedmeta fedavg --config {EXAMPLES}/demo.toml --steps automatic --seeds 1"
+    told = succeed(f"{line} --rounds 90 --out {tmp_path}/demo")
+    assert "nobody tuned" not in told
+    rows = json.loads((tmp_path / "demo/comparison.json").read_text())["rows"]
+    ours, averaged = (row["mean"] / row["before_mean"] for row in rows)
+    assert ours < 0.5 < averaged
+    picture = load_object(f"{EXAMPLES}/demo_picture.py:main", "picture")(tmp_path / "demo")
+    assert b"after one step" in picture.read_bytes()

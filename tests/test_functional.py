@@ -10,11 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedmeta.algorithms import ADMMFedMeta, Algorithm, Centralised, FedAvg, PerFedAvg
+from fedmeta.algorithms import (
+    ADMMFedMeta,
+    Algorithm,
+    Centralised,
+    FedAvg,
+    PerFedAvg,
+    PlatformOptimizer,
+)
 from fedmeta.core import randomness
 from fedmeta.core.errors import ModelError
 from fedmeta.core.objective import Adaptation
-from fedmeta.models.functional import KeyedDropout, check_on_samples, functionalise
+from fedmeta.models.functional import check_on_samples, functionalise
+from fedmeta.models.keyed_dropout import KeyedDropout
 from problems import (
     LAYOUTS,
     classification,
@@ -243,7 +251,7 @@ class TestDropout:
         inputs[7:14], labels[7:14] = inputs[:7], labels[:7]
         data = type(data)(inputs, labels, data.task, data.nodes)
         taken = double(nn.Sequential(nn.Linear(3, 20), nn.Dropout(0.5), nn.Linear(20, 3)))
-        engine = engine_for(ADMMFedMeta(penalty=0.3, resplit=False), data, taken)
+        engine = engine_for(ADMMFedMeta(penalty=0.3, resplit="none"), data, taken)
         state, nodes = engine.start(taken.theta)
         duals = []
         for number in (1, 2):
@@ -254,7 +262,7 @@ class TestDropout:
         ]
         assert min(distances) > 1e-3
         still = double(nn.Sequential(nn.Linear(3, 20), nn.Linear(20, 3)))
-        engine = engine_for(ADMMFedMeta(penalty=0.3, resplit=False), data, still)
+        engine = engine_for(ADMMFedMeta(penalty=0.3, resplit="none"), data, still)
         result = engine.round(*engine.start(still.theta), 1)
         dual = result.nodes["dual"]["1.weight"]
         assert torch.allclose(dual[0], dual[1]), "without dropout they are twins"
@@ -267,7 +275,7 @@ class TestDropout:
             PerFedAvg(Adaptation(0.2, batch_size=2), 0.2, local_steps=2),
             FedAvg(0.3, local_steps=3),
             FedAvg(0.3, local_steps=3, batch_size=6),
-            Centralised(0.3, "sgd"),
+            Centralised(server=PlatformOptimizer("plain", 0.3)),
         ],
         ids=["admm", "admm-batches", "per-fedavg", "fedavg", "fedavg-batches", "centralised"],
     )
@@ -313,16 +321,15 @@ class TestCheck:
         "fault",
         [
             lambda _, x: functional.dropout(x, 0.5),
-            lambda me, x: functional.dropout(x, 0.5, me.training),
-            lambda me, x: functional.dropout(x, 0.02, me.training),
+            lambda me, x: functional.alpha_dropout(x, 0.5, me.training),
             lambda _, x: x + torch.rand_like(x),
         ],
-        ids=["always", "in training", "seldom", "noise"],
+        ids=["always", "alpha", "noise"],
     )
     def test_randomness_that_no_key_drives(self, fault: Any) -> None:
         torch.manual_seed(0)
         taken = double(Own(fault))
-        with pytest.raises(ModelError, match=r"different outputs .* nn\.Dropout layers only"):
+        with pytest.raises(ModelError, match=r"different outputs .* as dropout only"):
             check_on_samples(taken, INPUTS, 3)
 
     @pytest.mark.parametrize(
@@ -343,8 +350,13 @@ class TestCheck:
                 return self.body(*inputs)[0][:, -1]
 
         sequences = torch.randn(4, 5, 3, dtype=torch.float64)
-        with pytest.raises(ModelError, match="different outputs for the same input"):
-            check_on_samples(double(Last()), sequences, 3)
+        taken = check_on_samples(double(Last()), sequences, 3).model
+        assert taken.draws
+        first, other = (taken(taken.theta, sequences, randomness.key(n)) for n in (0, 1))
+        assert torch.equal(first, taken(taken.theta, sequences, randomness.key(0)))
+        assert not torch.allclose(first, other)
+        plain = double(Last()).inference.double()
+        assert torch.allclose(taken(taken.theta, sequences), plain(sequences))
 
     @pytest.mark.parametrize(
         "fault",

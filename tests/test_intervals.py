@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedmeta.evaluation.intervals import interval, student_quantile
+from fedmeta.evaluation.intervals import FEWEST, interval, student_quantile
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,11 @@ def test_quantiles_of_the_tables(degrees: int, quantile: float) -> None:
     assert student_quantile(degrees) == pytest.approx(quantile, abs=5e-5)
 
 
-def test_one_value_has_no_interval() -> None:
-    assert interval([0.25]) == (0.25, None)
+@pytest.mark.parametrize("values", [[0.25], [0.0, 0.5]])
+def test_fewer_than_three_values_have_no_interval_where_three_are_asked_for(
+    values: list[float],
+) -> None:
+    assert interval(values, FEWEST) == (0.25, None)
     assert str(interval([0.25])) == "0.25"
 
 
@@ -26,9 +29,9 @@ def test_equal_values_have_an_interval_of_zero() -> None:
 
 
 def test_by_hand() -> None:
-    mean, half_width = interval([1.0, 3.0])
-    assert mean == 2
-    assert half_width == pytest.approx(12.7062 * math.sqrt(2) / math.sqrt(2), abs=1e-4)
+    mean, half_width = interval([1.0, 3.0, 5.0])
+    assert mean == 3
+    assert half_width == pytest.approx(4.3027 * 2 / math.sqrt(3), abs=1e-4)
 
 
 def test_covers_the_truth_as_often_as_it_says() -> None:

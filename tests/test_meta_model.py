@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, ModelError, RunFolderError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.storage import read_tensors, write_tensors
-from fedmeta.data import Federation, federate
+from fedmeta.data import Federation, Task, federate
 from fedmeta.models.meta_model import FILE, MetaModel, check_same_tensors, load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.run import Run
@@ -37,7 +38,7 @@ def trained(
     return train(
         data,
         model,
-        ADMMFedMeta(inner, 1.0, resplit=False),
+        ADMMFedMeta(inner, 1.0, resplit="none"),
         TrainingSettings(rounds=3, evaluate_every=0, evaluation_steps=(0, 1)),
         execution=Execution(dtype="float64", path="loop"),
         **options,
@@ -324,3 +325,72 @@ def test_images_as_people_have_them() -> None:
     assert model.input_shape == (1, 6, 6)
     flat_shape, full_shape = (model.adapt(x, y).predict(x) for x in (images, images[:, None]))
     assert torch.equal(flat_shape, full_shape)
+
+
+class TestLocalLabels:
+    """Of a model for three-way episodes, whose class numbers mean nothing."""
+
+    WAYS = tuple(f"way {number}" for number in range(3))
+    LOCAL = replace(CLASSES, task=Task("classification", 3, WAYS, local_labels=True))
+    SUPPORT = CLASSES.inputs[CLASSES.targets[0].support]  # three samples
+
+    @pytest.fixture
+    def model(self) -> MetaModel:
+        return trained(self.LOCAL).meta_model
+
+    @pytest.mark.parametrize(
+        ("labels", "numbers", "names"),
+        [
+            (["dog", "cat", "dog"], [1, 0, 1], ("cat", "dog", "way 2")),
+            ([10, 9, 10], [1, 0, 1], ("9", "10", "way 2")),
+            (np.array([2, 0, 1]), [2, 0, 1], ("0", "1", "2")),
+            (["way 2", "way 0", "way 2"], [2, 0, 2], WAYS),
+            (["way 1", "cat", "bat"], [1, 2, 0], ("bat", "way 1", "cat")),
+        ],
+        ids=str,
+    )
+    def test_a_device_has_names_of_its_own(
+        self, model: MetaModel, labels: Any, numbers: list[int], names: tuple[str, ...]
+    ) -> None:
+        adapted = model.adapt(self.SUPPORT, labels)
+        expected = model.adapt(self.SUPPORT, [f"way {number}" for number in numbers])
+        assert adapted.task.class_names == names
+        assert model.task.class_names == self.WAYS
+        assert torch.equal(flat(adapted.theta), flat(expected.theta))
+        found = adapted.predict(self.SUPPORT).argmax(1).tolist()
+        assert adapted.classify(self.SUPPORT) == [names[number] for number in found]
+
+    def test_names_that_are_known_stay(self, model: MetaModel) -> None:
+        once = model.adapt(self.SUPPORT, ["dog", "cat", "dog"])
+        again = once.adapt(self.SUPPORT, ["dog", "emu", "dog"])
+        assert again.task.class_names == ("cat", "dog", "emu")
+        others = again.adapt(self.SUPPORT, ["ant", "dog", "dog"])
+        assert others.task.class_names == ("ant", "dog", "emu")
+
+    def test_a_device_that_names_its_classes_may_decide(self, model: MetaModel) -> None:
+        found = model.adapt(self.SUPPORT, ["dog", "cat", "dog"], decide=("one",))
+        assert {*found.about["decision"]["losses"]} == {"none", "one"}
+
+    def test_too_many_classes(self, model: MetaModel) -> None:
+        inputs = CLASSES.inputs[:4]
+        with pytest.raises(DataError, match="there are 4 classes, the model tells 3 apart"):
+            model.adapt(inputs, ["a", "b", "c", "d"])
+
+    def test_a_file_keeps_them(self, model: MetaModel, tmp_path: Path) -> None:
+        model.adapt(self.SUPPORT, ["dog", "cat", "dog"]).save(tmp_path / "own.safetensors")
+        task = MetaModel.load(tmp_path / "own.safetensors").task
+        assert task == Task("classification", 3, ("cat", "dog", "way 2"), local_labels=True)
+
+    def test_a_file_of_an_older_version_says_nothing_of_it(
+        self, model: MetaModel, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "older.safetensors"
+        model.save(file)
+        tensors, metadata = read_tensors(file, "meta-model")
+        facts = json.loads(metadata["fedmeta"])
+        del facts["task"]["local_labels"], facts["sha256"]
+        write_tensors(file, tensors, {"fedmeta": json.dumps(facts)})
+        older = MetaModel.load(file)
+        assert older.task.local_labels is False
+        with pytest.raises(DataError, match="knows no class 'dog'"):
+            older.adapt(self.SUPPORT, ["dog", "cat", "dog"])

@@ -29,11 +29,15 @@ from fedmeta import Adaptation
 from fedmeta.algorithms import (
     ADMMFedMeta,
     Centralised,
+    FedADMM,
     FedAvg,
+    FedDyn,
     FedMeta,
+    FedProx,
     LocalOnly,
     PerFedAvg,
     Reptile,
+    Scaffold,
 )
 from fedmeta.algorithms.algorithm import Contribution, NodeState, PlatformState
 from fedmeta.algorithms.path_importance import PathKeeping
@@ -113,7 +117,7 @@ def prior() -> SquaredEuclidean:
 
 ALGORITHMS: dict[str, Any] = {
     "automatic penalty": ADMMFedMeta(),
-    "fixed penalty": ADMMFedMeta(penalty=1.0, resplit=False),
+    "fixed penalty": ADMMFedMeta(penalty=1.0, resplit="none"),
     "differences": ADMMFedMeta(penalty=1.0, curvature="finite-difference"),
     "stale": ADMMFedMeta(penalty=1.0, rule="stale"),
     "local steps": ADMMFedMeta(penalty=1.0, local_steps=3, local_step_size=0.1),
@@ -129,18 +133,25 @@ ALGORITHMS: dict[str, Any] = {
     "per-fedavg, learned steps": PerFedAvg(inner=LEARNED),
     "fedmeta": FedMeta(),
     "reptile": Reptile(),
+    "fedprox": FedProx(),
+    "scaffold": Scaffold(),
+    "scaffold, learned steps": Scaffold(inner=LEARNED),
+    "feddyn": FedDyn(),
+    "fedadmm": FedADMM(),
     "centralised": Centralised(),
     "local-only": LocalOnly(),
 }
 
 
 def allowed(algorithm: Any, theta: Tree) -> dict[str, int]:
-    """Names and sizes of what may cross in either direction: the model's own."""
+    """Names and sizes of what may cross in either direction: the model's own, and named others."""
     sizes = {name: leaf.numel() for name, leaf in theta.items()}
     inner = getattr(algorithm, "inner", None)
     if inner is not None and inner.learned == "parameter":
         moving = inner.moves(theta)
         sizes |= {f"step:{name}": size for name, size in sizes.items() if name in moving}
+    if isinstance(algorithm, Scaffold):
+        sizes |= {f"control:{name}": leaf.numel() for name, leaf in theta.items()}
     return sizes
 
 
@@ -186,7 +197,8 @@ def test_only_the_listed_tensors_cross_and_no_canary_is_in_them(name: str, tmp_p
     run, tap, federation = trained(algorithm, tmp_path / "run")
     # Without step sizes the list is the model's own; theirs come on top of it.
     check_crossing(tap, allowed(algorithm, run.meta_model.theta))
-    assert len(tap.up) == 3 * len(federation.sources)
+    # Three rounds, and a trial before the first.
+    assert len(tap.up) == 3 * len(federation.sources) + 1
     secret = secrets(run.meta_model.scaling)
     assert not any(leaks(content_of(payload), secret) for payload in tap.payloads())
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]

@@ -112,7 +112,15 @@ def test_purposes_of_runs_keep_their_numbers() -> None:
     """Another number changes every run drawn with it."""
     assert {purpose.name: int(purpose) for purpose in Purpose} == {
         **{"AUGMENTATION": -1, "SUPPORT": 1, "QUERY": 2, "BATCH": 3, "DUAL": 4, "RESPLIT": 5},
-        **{"STEP_SIZES": 6, "PARTICIPANTS": 11, "LOST_UPLOADS": 12, "NODES": 21},
+        **{
+            "STEP_SIZES": 6,
+            "RESPLIT_CLASSES": 7,
+            "RENAME": 8,
+            "PERSONAL": 9,
+            "PARTICIPANTS": 11,
+            "LOST_UPLOADS": 12,
+            "NODES": 21,
+        },
         **{"PARTICIPATION": 22, "EDGES": 23, "ROUNDING": 31, "NOISE": 32, "FALSE_UPLOAD": 41},
     }
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg
+from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg, PlatformOptimizer
 from fedmeta.algorithms.algorithm import Algorithm
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
@@ -75,9 +75,20 @@ def alone(seed: int, algorithm: Algorithm = ADMM, training: TrainingSettings = T
     return train(federation(seed), mlp(seed=seed), algorithm, settings, execution=DOUBLE)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+VARIANTS: dict[str, Algorithm] = {
+    **{name: make() for name, make in ALGORITHMS.items()},
+    # Networks of one's own that differ would each get a step that fits their features.
+    "admm-fedmeta": ADMMFedMeta(Adaptation(0.3, scope="head")),
+    "several steps": ADMMFedMeta(Adaptation(0.2), local_steps=3),
+    "adam": FedAvg(server="adam"),
+    "yogi": FedAvg(server="yogi"),
+    "averaged": FedAvg(server=PlatformOptimizer("momentum", 0.5, averaging=0.5)),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
 def test_every_repeat_ends_as_it_would_have_alone(name: str) -> None:
-    algorithm = ALGORITHMS[name]()
+    algorithm = VARIANTS[name]
     training = replace(TRAINING, rounds=5)
     runs = together(jobs_for((4, 5, 9), algorithm, training=training))
     for seed, run in zip((4, 5, 9), runs, strict=True):

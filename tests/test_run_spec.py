@@ -16,6 +16,7 @@ import fedmeta
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.config.spec import TABLES, RunSpec
 from fedmeta.config.toml_files import merged, to_toml
+from fedmeta.core import secret_random
 from fedmeta.core.errors import SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.report import repeat, write_report
@@ -36,6 +37,13 @@ CASES: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"algorithm": "fedavg", "algorithms": {"fedavg": {"local_steps": 3}}}, "local steps"),
         ({"algorithms": {"admm-fedmeta": {"penalty": 7.25}}}, "7.25"),
         ({"inner": {"step_size": 0.125, "steps": 2, "scope": "all"}}, "0.125"),
+        ({"algorithms": {"admm-fedmeta": {"extrapolate": False}}}, "extrapolate"),
+        ({"algorithms": {"admm-fedmeta": {"local_steps": 3, "duals": False}}}, "duals"),
+        ({"algorithm": "fedavg", "algorithms": {"fedavg": {"server": "yogi"}}}, "yogi"),
+        (
+            {"algorithms": {"admm-fedmeta": {"server": {"longest_step": 0.0175}}}},
+            "longest_step=0.0175",
+        ),
     ],
     "training": [({"training": {"seed": 41}}, "41"), ({"training": {"rounds": 3}}, "3")],
     "execution": [({"execution": {"dtype": "float64", "path": "loop"}}, "float64")],
@@ -86,8 +94,14 @@ def test_every_field_has_a_case() -> None:
 
 @pytest.mark.parametrize(("name", "change", "shown"), list(cases()))
 def test_what_is_not_a_default_is_kept_shown_and_repeated(
-    name: str, change: dict[str, Any], shown: str, earlier: Path, tmp_path: Path
+    name: str,
+    change: dict[str, Any],
+    shown: str,
+    earlier: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(secret_random, "fresh_key", lambda: bytes(32))  # noise is another else
     pytest.importorskip("matplotlib", reason="the extra report is not installed")
     spec = RunSpec.from_dict(merged([SMALL, placed(change, earlier)]))
     default = next(each.default for each in fields(RunSpec) if each.name == name)
@@ -104,6 +118,7 @@ def test_what_is_not_a_default_is_kept_shown_and_repeated(
     stored = RunFolder.open(tmp_path / "run").settings()
     code = repeat.code(stored["settings"], stored["spec"])
     assert code in page
+    assert ("drawn anew" in page) == ("privacy" in change.get("uplink", {}))
     names: dict[str, Any] = {}
     exec(code.replace("fm.train(", "again = fm.train("), names)
     repeated = names["again"]

@@ -133,3 +133,22 @@ def test_missing_and_damaged_json(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"\xff\xfe")
     with pytest.raises(RunFolderError, match=r"\(settings\) is damaged"):
         storage.read_json(tmp_path / "a.json", "settings")
+
+
+def test_private_files_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o000)
+    try:
+        folder = tmp_path / "open"
+        folder.mkdir()
+        storage.private_folder(folder)
+        storage.private_folder(tmp_path / "new/deep")
+        storage.write_json(folder / "a.json", {}, private=True)
+        storage.write_tensors(folder / "b.safetensors", {"a": torch.zeros(1)}, {}, private=True)
+        storage.append_line(folder / "c.jsonl", "{}", private=True)
+        storage.write_json(folder / "d.json", {})
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == {"a.json": 0o600, "b.safetensors": 0o600, "c.jsonl": 0o600, "d.json": 0o666}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new/deep").stat().st_mode & 0o777 == 0o700

@@ -20,6 +20,7 @@ from fedmeta.algorithms import (
     FedMeta,
     LocalOnly,
     PerFedAvg,
+    PlatformOptimizer,
     Reptile,
 )
 from fedmeta.config.execution import Execution
@@ -51,6 +52,7 @@ PRECISE = DATA.with_nodes(
     ]
 )
 IMAGES = classification(shape=(1, 4, 4))
+LOCAL = replace(DATA, task=replace(DATA.task, local_labels=True))
 MLP = ModelSettings("mlp", hidden=(4,))
 INNER = Adaptation(0.2)
 ROUNDS = 5
@@ -61,12 +63,16 @@ BATCHED = Execution(path="batched", chunk=2, threads=1)
 ALGORITHMS: dict[str, Algorithm] = {
     "admm": ADMMFedMeta(INNER, 0.8, local_steps=2, dual_deviation=0.01),
     "admm-stale": ADMMFedMeta(Adaptation(0.2, batch_size=2), 0.8, rule="stale"),
+    "admm-auto": ADMMFedMeta(INNER, local_steps=3),
     "fedavg": FedAvg(0.1, local_steps=2, batch_size=3),
+    "fedavg-adam": FedAvg(0.1, server="adam"),
+    "fedavg-averaged": FedAvg(0.1, server=PlatformOptimizer("momentum", 0.5, averaging=0.5)),
+    "fedavg-orthogonal": FedAvg(0.1, server="orthogonal"),
     "per-fedavg": PerFedAvg(INNER, 0.1),
-    "fedmeta": FedMeta(INNER, 0.05, "adam"),
+    "fedmeta": FedMeta(INNER, server=PlatformOptimizer("adam", 0.05)),
     "reptile": Reptile(0.1, local_steps=2),
     "local-only": LocalOnly(0.1, steps=3),
-    "centralised": Centralised(0.05, "adam"),
+    "centralised": Centralised(server=PlatformOptimizer("adam", 0.05)),
 }
 
 
@@ -90,7 +96,7 @@ def forget(folder: Path, last: int) -> None:
     for number in checkpoints.rounds(folder / "checkpoints"):
         if number > last:
             shutil.rmtree(folder / "checkpoints" / f"round-{number:06d}")
-    for late in ("summary.json", "model.safetensors"):
+    for late in ("summary.json", "model.safetensors", "manifest.json"):
         (folder / late).unlink(missing_ok=True)
 
 
@@ -297,7 +303,13 @@ class TestResume:
             assert states[0] == states[1]
 
     @pytest.mark.parametrize(
-        "options", [{"data": PRECISE}, {"data": IMAGES, "augmentation": Augmentation(True, 1)}]
+        "options",
+        [
+            {"data": PRECISE},
+            {"data": IMAGES, "augmentation": Augmentation(True, 1)},
+            {"data": LOCAL},
+        ],
+        ids=["precise sets", "augmentation", "renamed labels"],
     )
     def test_with_precise_sets_or_augmentation(
         self, options: dict[str, Any], tmp_path: Path
@@ -342,7 +354,7 @@ class TestResume:
         network = mlp()
         trained(folder=tmp_path / "run", settings=short, model=network)
         other = fit_scaling(DATA, "none")
-        with pytest.raises(RunFolderError, match="other weights or with another input scaling"):
+        with pytest.raises(RunFolderError, match="other weights or with another scaling"):
             trained(
                 folder=tmp_path / "run", resume=True, settings=short, model=network, scaling=other
             )
@@ -396,6 +408,12 @@ class TestResume:
         with pytest.raises(RunFolderError, match=r"augmentation\.shift was 0 and is now 1"):
             trained(data=IMAGES, folder=tmp_path / "run", resume=True, augmentation=other)
 
+    def test_labels_that_were_renamed(self, tmp_path: Path) -> None:
+        trained(data=LOCAL, folder=tmp_path / "run", settings=replace(EVERY, rounds=1))
+        other = Augmentation(rename_labels="never")
+        with pytest.raises(RunFolderError, match=r"rename_labels was 'auto' and is now 'never'"):
+            trained(data=LOCAL, folder=tmp_path / "run", resume=True, augmentation=other)
+
     def test_another_prior(self, tmp_path: Path) -> None:
         theta = trained().meta_model.theta
         first, other = (
@@ -413,6 +431,7 @@ class TestResume:
         trained(folder=tmp_path / "run", settings=replace(EVERY, rounds=2))
         folder = tmp_path / "run"
         state = folder / "checkpoints" / "round-000002" / "state.safetensors"
+        (folder / "manifest.json").unlink()
         content = state.read_bytes()
         state.write_bytes(content[:-20])
         with pytest.raises(RunFolderError, match=r"truncated or damaged: delete .* round 1"):
@@ -420,6 +439,7 @@ class TestResume:
         shutil.rmtree(state.parent)
         again = trained(folder=folder, resume=True)
         assert torch.equal(flat(again.meta_model.theta), flat(trained().meta_model.theta))
+        (folder / "manifest.json").unlink()
         settings = json.loads((folder / "settings.json").read_text())
         (folder / "settings.json").write_text(json.dumps({**settings, "format": 7}))
         with pytest.raises(RunFolderError, match="has format 7"):
@@ -542,7 +562,7 @@ def test_theta_can_be_read_from_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
-    [(ADMMFedMeta(), 0.01), (ADMMFedMeta(Adaptation(1.0, scope="head")), 1.0)],
+    [(ADMMFedMeta(), 0.036), (ADMMFedMeta(Adaptation(1.0, scope="head")), 1.0)],
 )
 def test_default_step_size_where_values_are_predicted(
     algorithm: ADMMFedMeta, expected: float

@@ -19,6 +19,7 @@ from fedmeta import (
     LocalOnly,
     MetaModel,
     ModelSettings,
+    PlatformOptimizer,
     TrainingSettings,
     evaluate_model,
     fit_scaling,
@@ -50,7 +51,8 @@ def method(name: str, setting: Setting) -> Algorithm:
     """A method with its settings."""
     inner = Adaptation(setting.get("α", STEPS[0]), scope="head")
     if name == "admm-fedmeta":
-        return ADMMFedMeta(inner=inner, longest_step=setting["longest"])
+        server = PlatformOptimizer("orthogonal", "auto", 0.9, longest_step=setting["longest"])
+        return ADMMFedMeta(inner=inner, server=server)
     if name == "fedavg":
         return FedAvg(setting["η"], local_steps=5, inner=inner)
     return LocalOnly(setting["η"], steps=100)

@@ -1,4 +1,4 @@
-"""The model as a file that adapts without PyTorch, and one held-out person's windows to try it on.
+"""The model as files that adapt without PyTorch, and one held-out person's windows to try it on.
 
 python examples/motion/person.py --data hapt_windows.npz --out build/motion
 """
@@ -14,7 +14,7 @@ from methods import fitted
 from people import TARGETS, load_people
 from run import ROOT, chosen
 
-from fedmeta import export_onnx
+from fedmeta import export_c, export_onnx
 
 
 def main() -> None:
@@ -32,11 +32,13 @@ def main() -> None:
     model = fitted(people, algorithm, given.rounds, seed=0, device=given.device)
     given.out.mkdir(parents=True, exist_ok=True)
     export_onnx(model, given.out / "motion.onnx", adaptable=True)
+    costs = export_c(model, given.out)
     person = people.node(f"person-{TARGETS[0]}")
     for name, rows in (("mine", person.support), ("later", person.query)):
         classes = np.array(people.task.class_names)[people.labels[rows]]
         np.savez(given.out / f"{name}.npz", x=people.inputs[rows], y=classes)
     print(f"{given.out}: motion.onnx, mine.npz ({len(person.support)} windows), later.npz")
+    print("model.h, model.c:", *costs.lines, sep="\n")
 
 
 if __name__ == "__main__":

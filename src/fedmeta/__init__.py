@@ -5,7 +5,7 @@
 >>> run = fedmeta.train(
 ...     federation, fedmeta.ModelSettings("mlp"), fedmeta.ADMMFedMeta(penalty=30.0), rounds=3)
 >>> run
-Run(admm-fedmeta, finished after 3 rounds, mse ... after 1 steps)
+Run(admm-fedmeta, finished after 3 rounds, mse ... after 1 step)
 
 What users need is here; what authors of algorithms, priors and readers need is in
 `fedmeta.contract`, and the paper's theory in `fedmeta.theory`.
@@ -14,11 +14,20 @@ What users need is here; what authors of algorithms, priors and readers need is 
 from fedmeta.algorithms import (
     ADMMFedMeta,
     Centralised,
+    Ditto,
+    FedADMM,
     FedAvg,
+    FedBABU,
+    FedDyn,
     FedMeta,
+    FedProx,
+    FedRep,
     LocalOnly,
     PerFedAvg,
+    PFedMe,
+    PlatformOptimizer,
     Reptile,
+    Scaffold,
 )
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
@@ -29,9 +38,11 @@ from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import versions
 from fedmeta.data import DataSettings, Federation, Node, Scaling, Task, federate, fit_scaling, load
 from fedmeta.data.augmentation import Augmentation
-from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
+from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
-from fedmeta.export import export_onnx
+from fedmeta.evaluation.result import Evaluation
+from fedmeta.export import export_c, export_onnx
+from fedmeta.models.frozen import freeze_norms
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import (
@@ -44,6 +55,7 @@ from fedmeta.priors import (
 )
 from fedmeta.report import write_report
 from fedmeta.studies.compare import compare
+from fedmeta.studies.comparison import Comparison
 from fedmeta.studies.sequences import TaskSequence, TaskSettings, measured
 from fedmeta.studies.sequences import run_sequence as sequence
 from fedmeta.studies.tune import grid, tune
@@ -67,13 +79,20 @@ __all__ = [
     "Bregman",
     "Callback",
     "Centralised",
+    "Comparison",
     "Compression",
     "DataSettings",
+    "Ditto",
     "DivergedError",
     "Evaluation",
     "Execution",
+    "FedADMM",
     "FedAvg",
+    "FedBABU",
+    "FedDyn",
     "FedMeta",
+    "FedProx",
+    "FedRep",
     "Federation",
     "FedmetaError",
     "Guard",
@@ -84,13 +103,16 @@ __all__ = [
     "ModelSettings",
     "Node",
     "OutputKL",
+    "PFedMe",
     "Participation",
     "PerFedAvg",
+    "PlatformOptimizer",
     "PriorSettings",
     "Privacy",
     "Reptile",
     "Run",
     "RunSpec",
+    "Scaffold",
     "Scaling",
     "Simulation",
     "SquaredEuclidean",
@@ -104,10 +126,12 @@ __all__ = [
     "Uplink",
     "compare",
     "evaluate_model",
+    "export_c",
     "export_onnx",
     "federate",
     "federated_fisher",
     "fit_scaling",
+    "freeze_norms",
     "grid",
     "interval",
     "load",

@@ -15,10 +15,10 @@ from fedmeta.algorithms import (
     FedMeta,
     LocalOnly,
     PerFedAvg,
+    PlatformOptimizer,
     PlatformState,
     Reptile,
 )
-from fedmeta.algorithms.server_optimizer import ServerOptimizer
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation, Passes
 from fedmeta.priors import SquaredEuclidean
@@ -59,7 +59,8 @@ def test_reptile_with_mixing_1_is_fedavg() -> None:
 def test_one_step_of_fedavg_is_centralised_descent() -> None:
     assert (
         largest_difference(
-            thetas(FedAvg(0.3, local_steps=1), 1), thetas(Centralised(0.3, "sgd"), 1)
+            thetas(FedAvg(0.3, local_steps=1), 1),
+            thetas(Centralised(server=PlatformOptimizer("plain", 0.3)), 1),
         )
         < 1e-13
     )
@@ -67,7 +68,8 @@ def test_one_step_of_fedavg_is_centralised_descent() -> None:
 
 def test_one_step_of_per_fedavg_is_fedmeta() -> None:
     inner = Adaptation(0.1, steps=2)
-    assert largest_difference(thetas(PerFedAvg(inner, 0.3)), thetas(FedMeta(inner, 0.3))) < 1e-13
+    fedmeta = FedMeta(inner, server=PlatformOptimizer("plain", 0.3))
+    assert largest_difference(thetas(PerFedAvg(inner, 0.3)), thetas(fedmeta)) < 1e-13
 
 
 def test_local_only_never_changes_theta() -> None:
@@ -85,7 +87,9 @@ def test_local_only_never_changes_theta() -> None:
         paper_admm(rule="stale"),
         FedAvg(),
         PerFedAvg(),
-        FedMeta(optimizer="adam"),
+        FedMeta(server=PlatformOptimizer("adam", 0.1)),
+        FedMeta(server="adam"),
+        FedAvg(server=PlatformOptimizer("yogi", 0.1, averaging=0.5)),
         Reptile(),
         Centralised(),
     ],
@@ -137,20 +141,6 @@ def test_nodes_that_are_not_counted_keep_their_state(rule: str) -> None:
     assert 0 < len(counted) < 5
 
 
-def test_adam_by_hand() -> None:
-    adam = ServerOptimizer("adam", 0.1)
-    theta = {"a": torch.tensor([1.0, -2.0])}
-    memory = dict(adam.platform_state(theta).memory)
-    # With a constant gradient both corrected moments are the gradient and its square.
-    for step in (1, 2, 3):
-        theta, memory = adam.step(theta, {"a": torch.tensor([4.0, -0.5])}, memory)
-        assert theta["a"].tolist() == pytest.approx([1 - 0.1 * step, -2 + 0.1 * step], rel=1e-5)
-    assert float(memory["updates"]["count"]) == 3
-    assert ServerOptimizer("sgd", 0.1).platform_state(theta).memory == {}
-    with pytest.raises(SettingError, match="did you mean 'adam'"):
-        ServerOptimizer("adma", 0.1)
-
-
 def test_costs_and_adaptations() -> None:
     inner, state = Adaptation(0.1, steps=2), PlatformState({})
     costs = {
@@ -171,11 +161,20 @@ def test_names() -> None:
     assert set(ALGORITHMS) == {
         "admm-fedmeta",
         "fedavg",
+        "fedprox",
+        "scaffold",
+        "feddyn",
+        "fedadmm",
         "per-fedavg",
         "fedmeta",
         "reptile",
+        "prototypes",
         "local-only",
         "centralised",
+        "ditto",
+        "pfedme",
+        "fedrep",
+        "fedbabu",
     }
     assert all(isinstance(make(), Algorithm) for make in ALGORITHMS.values())
 
@@ -191,10 +190,8 @@ def test_names() -> None:
         (PerFedAvg, {"step_size": 0.0}, "step_size"),
         (PerFedAvg, {"local_steps": 0}, "local_steps"),
         (PerFedAvg, {"curvature": "x"}, "curvature"),
-        (FedMeta, {"optimizer": "adagrad"}, "optimizer"),
-        (FedMeta, {"step_size": float("inf")}, "step_size"),
+        (FedMeta, {"server": "adagrad"}, "server"),
         (FedMeta, {"curvature": "x"}, "curvature"),
-        (Centralised, {"step_size": 0.0}, "step_size"),
         (LocalOnly, {"steps": 0}, "steps"),
         (LocalOnly, {"step_size": 0.0}, "step_size"),
     ],

@@ -22,7 +22,7 @@ from benchmarks.held_out_nodes import (
 )
 from experiments.held_out import studies
 from experiments.training import federation
-from fedmeta.algorithms import automatic_penalty
+from fedmeta.algorithms import step_search
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import SettingError
 
@@ -41,7 +41,7 @@ ROW: dict[str, Any] = {
 
 
 def test_constants_are_changed_for_a_trial_alone() -> None:
-    before = automatic_penalty._SEARCH
+    before = step_search._SEARCH
     settings = RunSpec.from_dict(
         {
             "data": {"name": "digits", "nodes": 12},
@@ -51,7 +51,7 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
     seeds = range(100, 102)
     as_it_is = tried(settings, seeds, changed("as-it-is").constants)
     short_steps = tried(settings, seeds, changed("search=1e-6").constants)
-    assert before == automatic_penalty._SEARCH
+    assert before == step_search._SEARCH
     assert all(share == pytest.approx(1, abs=0.01) for share in short_steps["loss_left"])
     assert short_steps["not_halved"] == 2
     assert max(as_it_is["loss_left"]) < 0.9

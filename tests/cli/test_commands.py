@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ def test_version(shell: str) -> None:
 def test_train_leaves_a_run(shell: str, playground: Path) -> None:
     text = succeed(f"train {DATA} --rounds 2 --out new", shell)
     assert "finished after 2 rounds" in text
+    assert "head     1.weight, 1.bias (" in text
+    assert text.index("head     ") < text.index("finished after")
     assert "report   new/report.html" in text
     assert {path.name for path in Path("new").iterdir()} == {
         ".lock",
@@ -74,6 +77,7 @@ def test_train_leaves_a_run(shell: str, playground: Path) -> None:
         "model.safetensors",
         "summary.json",
         "report.html",
+        "manifest.json",
     }
     assert [record["round"] for record in RunFolder(Path("new")).history()] == [1, 2]
     summary = read("new/summary.json")
@@ -123,6 +127,66 @@ def test_evaluate_gives_the_summary_to_the_bit(shell: str, playground: Path) -> 
     assert found["targets"] == summary["targets"]
 
 
+def test_a_majority_that_explains_the_accuracy_is_told(playground: Path) -> None:
+    rows = ["x,y,device,label"]
+    for number in range(160):  # 7 of 8 of one class, and nothing to tell the other by
+        label = "rare" if number % 8 == number // 40 else "often"
+        rows.append(f"{number % 5},{number % 3},d{number // 20},{label}")
+    Path("skewed.csv").write_text("\n".join(rows))
+    data = "--data skewed.csv --node device --model linear --rounds 1 --out"
+    note = "note     the most frequent class (often) alone gives "
+    assert note in succeed(f"train {data} skewed", "plain")
+    assert note in succeed("evaluate skewed", "plain")
+    text = succeed(f"train {data} balanced --loss balanced-cross-entropy", "plain")
+    assert "finished after 1 rounds" in text
+    weights = MetaModel.load("balanced").about["class_weights"]
+    counts = {"often": 0, "rare": 0}
+    for node in read("balanced/federation.json")["nodes"]:
+        for name, count in node["classes"].items() if node["role"] == "source" else ():
+            counts[name] += count
+    total = sum(counts.values())
+    assert weights == pytest.approx([total / 2 / counts["often"], total / 2 / counts["rare"]])
+
+
+def test_devices_decide(playground: Path) -> None:
+    text = succeed("evaluate run --decide --per-node --out numbers.json")
+    found = read("numbers.json")
+    told, rows = found["decided_metric"]["target"], found["targets"]
+    assert told["mean"] == pytest.approx(np.mean([row["decided"] for row in rows]))
+    assert sum(told["choices"].values()) == len(rows)
+    line = next(line for line in text.splitlines() if "decided" in line and "%" in line)
+    assert f"{100 * told['mean']:.1f} %" in line
+    assert found["target_metric"] == read("run/summary.json")["target_metric"]
+    text = succeed(f"adapt run --target {rows[0]['name']} --decide --out mine.safetensors")
+    assert f"decided: {rows[0]['choice']}" in text
+    chosen = MetaModel.load("mine.safetensors").about["decision"]["choice"]
+    assert f"by what all samples chose: {chosen}" in text
+    text = succeed(f"train {DATA} --rounds 3 --decide --out deciding")
+    summary = read("deciding/summary.json")
+    assert "decided" in text
+    assert [row["choice"] for row in summary["targets"]] == [row["choice"] for row in rows]
+
+
+def test_answers_may_be_left_open(playground: Path) -> None:
+    text = succeed("evaluate run --abstain 0.2 --out numbers.json")
+    told = read("numbers.json")["abstaining"]
+    assert told["share"] == 0.2
+    assert f"answers {100 * told['coverage']:.1f} % of the samples" in text
+    assert "promised: answers 80.0 %" in text
+    assert "promised: answers 90.0 %" in succeed("evaluate run")
+    for share, words in (("1", "below 1"), ("-0.1", "at least 0")):
+        outcome = call(f"evaluate run --abstain {share}")
+        assert outcome.code == 2
+        assert words in outcome.complaint
+    older = replace(MetaModel.load("run"), calibration=None)
+    older.save("run/model.safetensors")
+    Path("run/manifest.json").unlink()
+    assert "abstaining" not in succeed("evaluate run")
+    outcome = call("evaluate run --abstain 0.2")
+    assert outcome.code == 2
+    assert "no calibration" in outcome.complaint
+
+
 def test_evaluate_with_other_steps_and_data(playground: Path) -> None:
     lines = Path("data.csv").read_text().splitlines()
     doubled = [lines[0], *lines[1:], *(line + "x" for line in lines[1:])]  # twelve devices
@@ -142,6 +206,7 @@ def test_evaluate_on_another_device_as_advised(playground: Path) -> None:
     settings = read("run/settings.json")
     settings["settings"]["execution"]["device"] = "cuda"
     Path("run/settings.json").write_text(json.dumps(settings))
+    Path("run/manifest.json").unlink()
     succeed("evaluate run --device cpu --out here.json")
     assert read("here.json")["target_metric"] == read("run/summary.json")["target_metric"]
 
@@ -191,6 +256,20 @@ def test_adapt_reads_columns_by_name(playground: Path) -> None:
     succeed("adapt run --data mine.csv --out permuted.safetensors")
     plain, permuted = (MetaModel.load(f"{n}.safetensors").theta for n in ("plain", "permuted"))
     assert all(leaf.equal(permuted[name]) for name, leaf in plain.items())
+
+
+def test_a_device_names_the_classes_of_an_episode(playground: Path) -> None:
+    data = "--data digits --partition episodes --nodes 6 --classes-per-node 2"
+    succeed(f"train {data} --model linear --rounds 1 --out eps")
+    rng = np.random.default_rng(0)
+    names = np.array(["moth", "ant"] * 4)
+    np.savez("device.npz", x=rng.normal(size=(8, 1, 8, 8)).astype(np.float32), y=names)
+    succeed("adapt eps --data device.npz --out device.safetensors")
+    device = MetaModel.load("device.safetensors")
+    assert device.task.class_names == ("ant", "moth")
+    assert {*device.classify(rng.normal(size=(9, 1, 8, 8)))} <= {"ant", "moth"}
+    np.savez("device.npz", x=np.zeros((3, 1, 8, 8), np.float32), y=np.arange(3))
+    assert "3 classes, the model tells 2 apart" in call("adapt eps --data device.npz").complaint
 
 
 def test_adapt_by_regression(playground: Path) -> None:
@@ -312,13 +391,13 @@ def test_compare_with_an_adaptation_that_diverges(playground: Path) -> None:
 
 @shells
 def test_tune_by_grid(shell: str, playground: Path) -> None:
-    line = f"tune {DATA} --rounds 3 --seeds 2 --grid penalty=0.05,1e-30 --grid inner.steps=1,2"
+    line = f"tune {DATA} --rounds 3 --seeds 3 --grid penalty=0.05,1e-30 --grid inner.steps=1,2"
     text = succeed(f"{line} --out search", shell)
     found = read("search/tuning.json")
     assert [trial["settings"] for trial in found["trials"]] == [
         {"penalty": p, "inner.steps": s} for p in (0.05, 1e-30) for s in (1, 2)
     ]
-    assert [trial["diverged"] for trial in found["trials"]] == [0, 0, 2, 2]
+    assert [trial["diverged"] for trial in found["trials"]] == [0, 0, 3, 3]
     good = [trial for trial in found["trials"] if trial["mean"] is not None]
     assert found["best"] == max(good, key=lambda trial: trial["mean"])
     assert "best: --set algorithms.admm-fedmeta.penalty=0.05" in text

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from cli.calling import succeed
 from fedmeta.cli import console
+from fedmeta.studies.comparison import reached
 
 
 def test_tables_in_a_pipe_are_not_squeezed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,9 +23,9 @@ def test_tables_in_a_pipe_are_not_squeezed(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_metrics_for_people() -> None:
-    assert console.plus_minus("accuracy", 0.5, 0.1234) == "50.0 ± 12.3 %"
-    assert console.plus_minus("accuracy", 0.5, None) == "50.0 %"
-    assert console.plus_minus("mse", 0.5, 0.1234) == "0.5 ± 0.12"
+    assert reached("accuracy", 0.5, 0.1234) == "50.0 ± 12.3 %"
+    assert reached("accuracy", 0.5, None) == "50.0 %"
+    assert reached("mse", 0.5, 0.1234) == "0.5 ± 0.12"
     assert console.percent("mse", None) == "–"
 
 

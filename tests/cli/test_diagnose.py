@@ -12,7 +12,7 @@ import fedmeta
 from cli.calling import call, succeed
 
 BASE = "--data data.csv --node device --model linear --inner-step-size 0.05 --rounds 8"
-PLAIN = f"{BASE} --set algorithms.admm-fedmeta.resplit=false --set execution.dtype=float64"
+PLAIN = f"{BASE} --set algorithms.admm-fedmeta.resplit=none --set execution.dtype=float64"
 
 
 def diagnosed(options: str, more: str = "", shell: str = "typer") -> tuple[dict[str, Any], str]:
@@ -56,6 +56,7 @@ def test_softmax_regression_with_a_large_penalty_lies_inside_the_theorem() -> No
             ("objective", "meta_loss"),
         ):
             assert look[here] == pytest.approx(record[there], rel=1e-9)
+    assert "Steps are not too long: the loss rose in 0 of 7 rounds" in printed
     page = Path("looked-at/diagnosis.html").read_text()
     assert page.count("<svg") == 5
     assert "The run lies inside the theorem" in page
@@ -78,6 +79,13 @@ def test_an_automatic_penalty_is_outside_and_says_in_what() -> None:
     assert "the penalty changes during the run" in found["departures"]
     assert "support and query sets are divided anew in every round" in found["departures"]
     assert "no fixed ρ: no 𝓛 and no residuals" in printed
+    assert "violated" not in {v["status"] for v in found["verdicts"] if "ρ" in v["name"]}
+    assert statuses(found, printed=False)["ρ > 3wν"] == "not covered"
+    title, *plain, theory = printed.splitlines()[:5]
+    assert title.startswith("admm-fedmeta on ")
+    assert [line.split()[0] for line in plain][1:] == ["Steps", "Nothing"]
+    assert "onverged: the loss after adaptation" in plain[0]
+    assert theory == ("theory: Not covered by the theorem: the penalty changes during the run")
     assert {look["lagrangian"] for look in found["along"]} == {None}
     assert all(node["penalty"] > 0 for node in found["nodes"])
     assert all(look["gradient_norm"] > 0 for look in found["along"])
@@ -96,7 +104,9 @@ def test_a_network_is_estimated_and_its_layers_are_named() -> None:
     assert [b["printed"] for b in errors] == [False, True]
     assert len(found["nodes"]) == 2
     assert "constants of 2 of 5 sources; sums over nodes are their means" in found["notes"]
-    assert succeed("diagnose looked-at --nodes 2") == printed
+    again = call("diagnose looked-at --nodes 2")
+    assert again.out == printed
+    assert "constants: round 6/6" in again.err  # nobody waits in silence
 
 
 @pytest.mark.usefixtures("playground")

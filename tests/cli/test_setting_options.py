@@ -13,6 +13,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli import train
 from fedmeta.core.errors import SettingError
 
+FLAT = {"flip": False, "shift": 0}
 SMALL = "--data digits --nodes 8 --model linear --set data.samples=[6,8] "
 
 
@@ -36,12 +37,12 @@ def test_flags_reach_the_run(shell: str, tmp_path: Path, monkeypatch: pytest.Mon
     text = succeed(f"train {SMALL} --rounds 2 --precise 40 --shift 1 --out run", shell)
     assert "precise" in text
     summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["settings"]["augmentation"] == {"flip": False, "shift": 1}
+    assert summary["settings"]["augmentation"] == FLAT | {"shift": 1}
     assert summary["settings"]["data"]["precise"] == 40
     assert [row["precise"] for row in summary["targets"]] == [40, 40]
     succeed(f"train {SMALL} --rounds 1 --flip --out other", shell)
     other = json.loads(Path("other/summary.json").read_text())
-    assert other["settings"]["augmentation"] == {"flip": True, "shift": 0}
+    assert other["settings"]["augmentation"] == FLAT | {"flip": True}
     assert other["precise_metric"] == {}
     # A run goes on with what it was started with, and nothing else.
     succeed("train --resume run --rounds 3", shell)

@@ -63,3 +63,47 @@ def test_nonsense_is_refused(setting: str, complaint: str, playground: Path) -> 
     assert outcome.code == 2
     assert complaint in outcome.complaint
     assert not Path("bad").exists()
+
+
+def test_compare_says_whose_steps_nobody_tuned_and_what_to_do(tmp_path: Path) -> None:
+    common = ("compare", "fedavg", "admm-fedmeta", "--data", "sinusoid", "--nodes", "6")
+    some = (*common, "--rounds", "2", "--seeds", "1", "--out")
+    told = succeed([*some, str(tmp_path / "own")])
+    assert "note: fedavg has a default step size that nobody tuned" in told
+    assert "add --steps automatic" in told
+    assert "fedmeta tune --algorithm fedavg --grid step_size=" in told
+    assert "none is called the best" in told
+    assert "±" not in told
+    fair = succeed([*some, str(tmp_path / "same"), "--steps", "automatic"])
+    assert "nobody tuned" not in fair
+    page = (tmp_path / "own/report.html").read_text(encoding="utf-8")
+    assert "nobody is called ahead" in page
+    assert "that nobody tuned for these data" in page
+
+
+def test_tune_crowns_nothing_by_fewer_than_three_seeds() -> None:
+    some = ("tune", "--data", "sinusoid", "--nodes", "8", "--rounds", "1", "--algorithm", "fedavg")
+    told = succeed([*some, "--grid", "step_size=0.1,0.2", "--seeds", "2"])
+    assert "best: --" not in told
+    assert "→" not in told
+    assert "±" not in told
+    assert "2 seeds cannot tell which is best" in told
+
+
+def test_a_comparison_goes_on_with_the_steps_it_began_with(playground: Path) -> None:
+    line = "--data data.csv --node device --model linear --rounds 2 --seeds 2"
+    succeed(f"compare admm-fedmeta fedavg {line} --steps automatic --out same")
+    rows = [row["steps"] for row in read("same/comparison.json")["rows"]]
+    Path("same/comparison.json").unlink()
+    assert "add --steps automatic" not in succeed("compare --resume same")
+    assert [row["steps"] for row in read("same/comparison.json")["rows"]] == rows
+    succeed("compare --resume same --steps automatic")
+    refused = call("compare --resume same --steps own")
+    assert "steps was 'automatic' and is now 'own'" in refused.complaint
+
+
+def test_c_code_is_not_signed(playground: Path) -> None:
+    succeed(f"{TRAIN} --out mine")
+    refused = call("export mine --format c --sign key.pem --out code")
+    assert "--sign goes with ONNX files" in refused.complaint
+    assert not Path("code").exists()

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from fedmeta.core.errors import DataError
-from fedmeta.data.readers.cifar import load_pickle, read_cifar
+from fedmeta.data.readers.cifar import read_cifar
+from fedmeta.data.readers.pickled_images import load_pickle
 
 pytestmark = pytest.mark.usefixtures("no_data")
 

@@ -74,3 +74,19 @@ def test_exact_fit_and_exhaustion():
 def test_classes_that_are_too_small_are_not_used():
     with pytest.raises(DataError, match="need 3 such classes but toy has 2"):
         episodes(pool_of(70, 70, 5))
+
+
+def test_labels_are_local():
+    task = episodes(pool_of(*[70] * 9)).task
+    assert task.local_labels
+    assert task.class_names == ("way 0", "way 1", "way 2")
+
+
+@pytest.mark.parametrize(
+    ("classes", "nodes", "ways"), [(10, 44, 5), (10, 45, 2), (9, 10, 2)], ids=str
+)
+def test_five_ways_where_there_is_enough(classes, nodes, ways):
+    """Ten classes of 220 samples make 220 tens: 44 nodes of five ways. Nine leave no two sides."""
+    pool = pool_of(*[220] * classes)
+    asked = DataSettings(partition="episodes", nodes=nodes, target_share=0.0)
+    assert draw_episodes(pool, asked, 0).task.outputs == ways

@@ -237,8 +237,8 @@ def test_on_the_command_line(
     [
         ("data get cifar11", "did you mean 'cifar10' or 'cifar100'?"),
         ("data get hapt", "UCI Machine Learning Repository"),
-        ("data get", "write fedmeta data get NAME"),
-        ("data fetch cifar10", "write fedmeta data get NAME"),
+        ("data get", "or fedmeta data get NAME"),
+        ("data fetch cifar10", "or fedmeta data get NAME"),
     ],
 )
 @pytest.mark.parametrize("shell", ["typer", "plain"])

@@ -66,6 +66,7 @@ def test_empty_folders_are_told(tmp_path):
 
 
 def test_missing_pillow_is_told(tmp_path, monkeypatch):
+    save(tmp_path / "a" / "1.png", 0)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"fedmeta\[images\]"):
         read_image_folder(tmp_path)

@@ -5,6 +5,7 @@ from PIL import Image
 
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.data import DataSettings, deal_out, federate, load, read
+from fedmeta.data.encoding import Encoding
 
 from .conftest import pool_of
 
@@ -90,14 +91,14 @@ def test_feature_names_go_along(tmp_path, partition):
     data = load(settings, 0)
     assert data.features == ("f", "g")
     assert data.hold_out(0.5, 0).features == ("f", "g")
-    some = deal_out(read(settings, 0, ["g"]), settings, 0)
+    some = deal_out(read(settings, 0, Encoding.of_features(["g"])), settings, 0)
     assert (some.features, some.inputs.shape) == (("g",), (80, 1))
 
 
 def test_only_tables_have_feature_names(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2)
     for name in ("digits", "sinusoid", str(tmp_path / "a.npz")):
-        pool = read(DataSettings(name, nodes=2), 0, features=["a"])
+        pool = read(DataSettings(name, nodes=2), 0, Encoding.of_features(["a"]))
         assert pool.features == ()
 
 
@@ -140,7 +141,7 @@ def test_what_cannot_be_read_is_told(tmp_path):
         ("fashon-mnist", "no data set 'fashon-mnist': did you mean 'fashion-mnist'?"),
         ("nowhere.csv", "there is no file or folder nowhere.csv"),
         (str(tmp_path / "b"), "there is no file or folder"),
-        (str(tmp_path / "a.txt"), "give .npz, .csv or .parquet"),
+        (str(tmp_path / "a.txt"), "give .npz, .csv, .tsv, .csv.gz, .tsv.gz or .parquet"),
     ]:
         with pytest.raises(DataError) as error:
             load(DataSettings(name), 0)

@@ -1,5 +1,6 @@
 import numpy as np
 
+from fedmeta.data import DataSettings, load
 from fedmeta.data.readers.sinusoid import draw_sinusoids
 
 
@@ -24,3 +25,8 @@ def test_seeded():
     one, same, other = (draw_sinusoids(3, (5, 9), seed=s) for s in (0, 0, 1))
     assert (one.labels == same.labels).all()
     assert one.labels[0] != other.labels[0]
+
+
+def test_notes_say_where_samples_come_from() -> None:
+    federation = load(DataSettings("sinusoid", nodes=4), seed=0)
+    assert federation.notes[0].endswith("samples from waves drawn here")

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from torch import Tensor
 
 import fedmeta_edge
 from edge.conftest import Exported
-from export.exporting import adapted, answers, farthest, samples
+from export.exporting import Array, adapted, answers, farthest, meta_model, samples
+from fedmeta import Adaptation, ModelSettings
+from fedmeta.core.decision import CANDIDATES, decide
+from fedmeta.core.errors import SettingError
+from fedmeta.core.objective import Objective
+from fedmeta.core.sample_sets import Samples
+from fedmeta.export import export_onnx
+from fedmeta.export.checksum import with_checksum
+from fedmeta.export.signing import check_key, sign
 from fedmeta_edge import cli
 from fedmeta_edge.batches import batch_mask
 
@@ -35,25 +56,69 @@ def test_batches_differ_by_step_and_seed() -> None:
     assert len({mask.tobytes() for mask in masks}) == 4
 
 
-def test_only_if_it_helps(values: Exported) -> None:
-    model = fedmeta_edge.load(values.path)
+def decided(given: Exported, inputs: Array, labels: Array) -> tuple[str, str]:
+    """What the runtime and PyTorch decide, with the same losses."""
+    model = fedmeta_edge.load(given.path)
+    found, decision = fedmeta_edge.adapt_if_it_helps(model, inputs, labels)
+    classes = given.model.task.class_names
+    named = np.array(classes)[labels] if classes else labels
+    wanted = given.model.adapt(inputs, named, decide=True)
+    about = wanted.about["decision"]
+    assert decision.counted == about["counted"]
+    losses = [about["losses"][name] for name in decision.losses]
+    assert list(decision.losses.values()) == pytest.approx(losses, rel=1e-3)
+    theta = {f"theta/{name}": leaf.numpy() for name, leaf in wanted.theta.items()}
+    assert farthest(found.weights, theta) <= 1e-4
+    return decision.choice, about["choice"]
+
+
+def test_decisions_are_those_of_pytorch(digits: Exported, values: Exported) -> None:
+    inputs, labels = samples(digits.model, 40)
+    flipped = answers(digits.model, inputs).argmin(axis=1)
+    for count in (1, 2, 5, 12, 40):
+        for classes in (labels[:count], flipped[:count], labels[:count] % 2):
+            ours, theirs = decided(digits, inputs[:count], classes)
+            assert ours == theirs
+    assert decided(digits, inputs, flipped) == ("prototypes", "prototypes")
+    right = answers(digits.model, inputs[:1]).argmax(axis=1)
+    assert decided(digits, inputs[:1], right) == ("none", "none")
     inputs, _ = samples(values.model, 30)
-    easy = answers(values.model, inputs) + 3.0  # one step moves the bias towards it
-    helped = fedmeta_edge.adapt_if_it_helps(model, inputs, easy)
-    assert helped.losses is not None
-    assert helped.losses[1] < helped.losses[0]
-    assert farthest(helped.weights, adapted(values.model, inputs, easy, 1)) <= 1e-5
-
-
-def test_the_meta_model_stays_where_samples_disagree(values: Exported) -> None:
-    model = fedmeta_edge.load(values.path)
+    easy = answers(values.model, inputs) + 3.0  # steps move the bias towards it
+    assert decided(values, inputs, easy) == ("several", "several")
     inputs = np.zeros((2, 2), np.float32)
     level = answers(values.model, inputs)
-    labels = level + np.array([[10.0], [-10.0]], np.float32)  # whatever adapts, the other is worse
-    stays = fedmeta_edge.adapt_if_it_helps(model, inputs, labels)
-    assert stays.steps == 0
-    own = {f"theta/{name}": leaf.numpy() for name, leaf in values.model.theta.items()}
-    assert farthest(stays.weights, own) == 0
+    apart = level + np.array([[10.0], [-10.0]], np.float32)  # whatever adapts, the other is worse
+    assert decided(values, inputs, apart) == ("none", "none")
+
+
+def test_a_thousand_support_sets_decide_alike(tmp_path: Path) -> None:
+    given = meta_model(ModelSettings("mlp", hidden=(6,)), (4,), 3, Adaptation(0.5, scope="head"))
+    export_onnx(given, tmp_path / "small.onnx", adaptable=True)
+    model, chosen = fedmeta_edge.load(tmp_path / "small.onnx"), Counter[str]()
+    objective = Objective(lambda theta, x, _key: given.network(theta, x), given.loss)
+
+    def choice(inputs: Tensor, labels: Tensor) -> Tensor:
+        support = Samples(inputs, labels, torch.ones(len(labels)))
+        return decide(objective, given.adaptation, given.theta, support).choice
+
+    for count in range(1, 21):
+        rng = np.random.default_rng(count)
+        labels = rng.integers(rng.integers(1, 4, size=(50, 1)), size=(50, count))
+        middles = rng.normal(size=(50, 3, 4)) * rng.choice([0.3, 1.0, 3.0], size=(50, 1, 1))
+        inputs = middles[np.arange(50)[:, None], labels] + rng.normal(size=(50, count, 4))
+        inputs = inputs.astype(np.float32)
+        scaled = given.scaled(inputs.reshape(-1, 4)).reshape(inputs.shape)
+        with torch.no_grad():
+            theirs = torch.func.vmap(choice)(scaled, torch.from_numpy(labels))
+        for x, y, place in zip(inputs, labels, theirs.tolist(), strict=True):
+            _, ours = fedmeta_edge.adapt_if_it_helps(model, x, y)
+            assert ours.choice == CANDIDATES[place]
+            chosen[ours.choice] += 1
+        names = np.array(given.task.class_names)[labels[0]]
+        told = given.adapt(inputs[0], names, decide=True).about["decision"]["choice"]
+        assert told == CANDIDATES[theirs[0]]
+    assert set(chosen) == {*CANDIDATES}
+    assert chosen.total() == 1000
 
 
 def test_the_command_line(
@@ -67,9 +132,13 @@ def test_the_command_line(
     assert cli.run(["info", str(values.path)]) == 0
     shown = capsys.readouterr().out
     assert "width, height" in shown
-    assert "verified" in shown
+    assert "checksum ok; not signed" in shown
+    assert "verified" not in shown
     assert cli.run(["adapt", str(values.path), *given, "--steps", "3", "-o", str(out)]) == 0
     assert "3 steps on 9 samples" in capsys.readouterr().out
+    kept = tmp_path / "decided.npz"
+    assert cli.run(["adapt", str(values.path), *given, "--decide", "-o", str(kept)]) == 0
+    assert "of 9 samples left out: none " in capsys.readouterr().out
     assert cli.run(["predict", str(values.path), *given, "--weights", str(out)]) == 0
     printed = capsys.readouterr()
     found = np.array([[float(line)] for line in printed.out.splitlines()[1:]])
@@ -222,3 +291,74 @@ def test_too_large_steps_are_told(values: Exported) -> None:
         fedmeta_edge.adapt(model, inputs * 1e6, labels, steps=50)
     with pytest.raises(fedmeta_edge.EdgeError, match="at least 0"):
         fedmeta_edge.adapt(model, inputs, labels, steps=-1)
+
+
+def _changed(path: Path, change: Callable[[onnx.ModelProto], None], out: Path) -> Path:
+    """The same model with a change and the checksum that fits it."""
+    content = path.read_bytes()
+    model = onnx.load_from_string(content)
+    del model.metadata_props[-1]
+    change(model)
+    facts = json.loads(model.metadata_props[-1].value)
+    del model.metadata_props[-1]
+    out.write_bytes(with_checksum(model, facts))
+    return out
+
+
+def _outside(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="other.bin")
+
+
+def _loop(model: onnx.ModelProto) -> None:
+    model.graph.node.add(op_type="Loop", output=["x"])
+
+
+def _foreign(model: onnx.ModelProto) -> None:
+    model.graph.node[0].domain = "com.microsoft"
+
+
+def _branch(model: onnx.ModelProto) -> None:
+    attribute = model.graph.node[0].attribute.add(name="body", type=onnx.AttributeProto.GRAPH)
+    attribute.g.name = "inner"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_outside, "weights in another file"),
+        (_loop, "the operator Loop"),
+        (_foreign, "operators of com.microsoft"),
+        (_branch, "a graph within its graph"),
+    ],
+)
+def test_graphs_that_were_not_exported_are_refused_unrun(
+    values: Exported, tmp_path: Path, change: Callable[[onnx.ModelProto], None], words: str
+) -> None:
+    fedmeta_edge.load(_changed(values.path, lambda _: None, tmp_path / "same.onnx"))
+    with pytest.raises(fedmeta_edge.EdgeError, match=words):
+        fedmeta_edge.load(_changed(values.path, change, tmp_path / "changed.onnx"))
+
+
+def test_signatures(values: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, private, public = tmp_path / "m.onnx", tmp_path / "key.pem", tmp_path / "key.pub"
+    model.write_bytes(values.path.read_bytes())
+    key = Ed25519PrivateKey.generate()
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    check = ["info", str(model), "--require-signature", str(public)]
+    assert cli.run(check) == 2
+    assert "is not signed" in capsys.readouterr().err
+    sign(model, private)
+    assert cli.run(check) == 0
+    assert f"checksum ok, signed by {public}" in capsys.readouterr().out
+    other = _changed(model, lambda each: each.graph.node[0].input.append(""), model)
+    assert cli.run(["info", str(other), "--require-signature", str(public)]) == 2
+    assert "was not signed by the owner" in capsys.readouterr().err
+    with pytest.raises(SettingError, match="holds no private key"):
+        sign(model, public)
+    with pytest.raises(SettingError, match="openssl genpkey -algorithm ed25519"):
+        check_key(tmp_path / "none.pem")

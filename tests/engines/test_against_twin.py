@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.algorithms import Algorithm, Centralised, FedAvg, FedMeta, PerFedAvg, Reptile
+from fedmeta.algorithms import (
+    Algorithm,
+    Centralised,
+    FedAvg,
+    FedMeta,
+    PerFedAvg,
+    PlatformOptimizer,
+    Reptile,
+)
 from fedmeta.core.objective import Adaptation, Facts
 from fedmeta.models.losses import cross_entropy
 from fedmeta.priors import SquaredEuclidean
@@ -210,15 +218,19 @@ OTHERS = {
         {**ALPHA, "beta": 0.3, "local_steps": 1, "curvature": "none"},
         function=twin.per_fedavg,
     ),
-    "FedMeta": Case(FedMeta(INNER, 0.5), {**ALPHA, "beta": 0.5}, function=twin.fedmeta),
+    "FedMeta": Case(
+        FedMeta(INNER, server=PlatformOptimizer("plain", 0.5)),
+        {**ALPHA, "beta": 0.5},
+        function=twin.fedmeta,
+    ),
     "FedMeta, Adam, lossy": Case(
-        FedMeta(INNER, 0.05, "adam"),
+        FedMeta(INNER, server=PlatformOptimizer("adam", 0.05)),
         {**ALPHA, "beta": 0.05, "optimizer": "adam"},
         LOSSY,
         twin.fedmeta,
     ),
     "FedMeta, Adam, head only": Case(
-        FedMeta(Adaptation(0.3, scope="head"), 0.05, "adam"),
+        FedMeta(Adaptation(0.3, scope="head"), server=PlatformOptimizer("adam", 0.05)),
         {"alpha": 0.3, "beta": 0.05, "optimizer": "adam", "mask": HEAD},
         function=twin.fedmeta,
     ),
@@ -317,7 +329,9 @@ def test_participation_leaves_some_out_and_never_all(name: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    "algorithm", [PerFedAvg(INNER, 0.3), FedMeta(INNER, 0.5)], ids=["Per-FedAvg", "FedMeta"]
+    "algorithm",
+    [PerFedAvg(INNER, 0.3), FedMeta(INNER, server=PlatformOptimizer("plain", 0.5))],
+    ids=["Per-FedAvg", "FedMeta"],
 )
 def test_meta_loss_is_that_of_theta(algorithm: Algorithm, layout: str) -> None:
     got = trace(engine_for(algorithm, FEDERATION, MODEL, LAYOUTS[layout]), MODEL, 3)
@@ -331,7 +345,7 @@ def test_meta_loss_is_that_of_theta(algorithm: Algorithm, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_centralised_is_gradient_descent_on_the_pooled_data(layout: str) -> None:
-    algorithm = Centralised(step_size=0.3, optimizer="sgd")
+    algorithm = Centralised(server=PlatformOptimizer("plain", 0.3))
     got = trace(engine_for(algorithm, FEDERATION, MODEL, LAYOUTS[layout]), MODEL, ROUNDS)
     pooled = torch.cat([x for node in NODES for x in (node.xs, node.xq)])
     labels = torch.cat([y for node in NODES for y in (node.ys, node.yq)])

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 import fedmeta
-from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, PerFedAvg
+from fedmeta.algorithms import (
+    ADMMFedMeta,
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedBABU,
+    FedRep,
+    PerFedAvg,
+    PFedMe,
+)
 from fedmeta.config.execution import Execution
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import Adaptation
@@ -31,6 +40,10 @@ ALGORITHMS: dict[str, Algorithm] = {
     "two local steps": ADMMFedMeta(INNER, 3.0, local_steps=2, local_step_size=0.1),
     "per-fedavg": PerFedAvg(INNER, local_steps=2),
     "fedavg": FedAvg(local_steps=2),
+    "ditto": Ditto(local_steps=2, batch_size=4, personal=True),
+    "pfedme": PFedMe(local_steps=2),
+    "fedrep": FedRep(local_steps=2),
+    "fedbabu": FedBABU(local_steps=2),
 }
 
 

@@ -18,7 +18,7 @@ def test_it_is_the_distance_of_gradients(path: str) -> None:
 
     def gradient(positions: np.ndarray) -> torch.Tensor:
         x = model.scaling.apply(federation.inputs[positions], torch.float32)
-        y = torch.tensor(federation.labels[positions], dtype=torch.float32)
+        y = model.scaling.scaled_labels(federation.labels[positions], torch.float32)
         theta = {name: leaf.clone().requires_grad_() for name, leaf in model.theta.items()}
         loss = model.loss(model.network(theta, x, None), y).mean()
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(theta.values()))])

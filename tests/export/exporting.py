@@ -40,6 +40,9 @@ def meta_model(
     taken = functionalise(module)
     rng = np.random.default_rng(1)
     scaling = Scaling(rng.normal(size=shape), rng.uniform(0.5, 2.0, size=shape))
+    if kind == "regression":
+        values = Scaling(7 + rng.normal(size=outputs), rng.uniform(2.0, 5.0, size=outputs))
+        scaling = replace(scaling, labels=values)
     about = {"run": "a run", "features": []}
     chosen = loss or named_loss("auto", task)
     return MetaModel(taken, taken.theta, scaling, task, chosen, rule, shape, about)
@@ -60,7 +63,7 @@ def samples(model: MetaModel, count: int, constant: bool = False) -> tuple[Array
         level = rng.normal(size=(count, *[1] * len(model.input_shape)))
         inputs = (model.scaling.mean + level * model.scaling.deviation).astype(np.float32)
     if model.task.kind == "regression":
-        return inputs, rng.normal(size=(count, model.task.outputs)).astype(np.float32)
+        return inputs, (7 + 4 * rng.normal(size=(count, model.task.outputs))).astype(np.float32)
     return inputs, rng.integers(model.task.outputs, size=count)
 
 
@@ -80,8 +83,12 @@ def stepped(
     weights: dict[str, Array] = {}
     for _ in range(steps):
         results = dict(zip(names, session.run(None, {**given, **weights}), strict=True))
-        logits = results.pop("logits")
-        weights = {name.replace("adapted/", "theta/"): each for name, each in results.items()}
+        logits = results["logits"]
+        weights = {
+            name.replace("adapted/", "theta/"): each
+            for name, each in results.items()
+            if name.startswith("adapted/")
+        }
     return weights, logits
 
 
@@ -125,9 +132,11 @@ def closest_call(model: MetaModel, inputs: Array, labels: Array, steps: int) -> 
 
 
 def answers(model: MetaModel, inputs: Array, weights: dict[str, Array] | None = None) -> Array:
-    """Outputs of the network by PyTorch."""
+    """Outputs of the network by PyTorch, in the unit of the labels."""
     theta = {n: torch.from_numpy(np.asarray(w)) for n, w in (weights or {}).items()}
     known = {n: theta.get(f"theta/{n}", leaf) for n, leaf in model.theta.items()}
     with torch.no_grad():
         result: Array = model.network(known, model.scaled(inputs)).numpy()
+    if (values := model.scaling.labels) is not None:
+        result = result * values.deviation + values.mean
     return result

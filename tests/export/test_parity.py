@@ -21,8 +21,10 @@ from export.exporting import (
     samples,
     stepped,
 )
-from fedmeta import Adaptation, MetaModel, ModelSettings
+from fedmeta import Adaptation, MetaModel, ModelSettings, Scaling
+from fedmeta.core.errors import ModelError
 from fedmeta.export import export_onnx
+from fedmeta.models.losses import Balanced
 
 PARITY = 1e-5
 TOSS_UP = 1e-6
@@ -87,10 +89,51 @@ def test_head_alone_with_learned_steps(tmp_path: Path) -> None:
     check(model, tmp_path / "model.onnx")
 
 
-def test_regression(tmp_path: Path) -> None:
+def test_a_head_that_is_not_declared_last(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
+    rule = replace(Adaptation(0.1, scope="head"), head=("0.weight", "0.bias"))
+    check(meta_model(network, (4,), 3, rule), tmp_path / "model.onnx")
+
+
+def test_weighted_classes(tmp_path: Path) -> None:
+    loss = Balanced((0.4, 2.8, 11.0))
+    model = meta_model(ModelSettings("mlp"), (4,), 3, Adaptation(0.01), loss=loss)
+    check(model, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_regression(scaled: bool, tmp_path: Path) -> None:
     rule = Adaptation(0.05, learned="tensor")
     model = meta_model(ModelSettings("mlp"), (2,), 2, rule, "regression")
+    if not scaled:
+        model = replace(model, scaling=replace(model.scaling, labels=None))
     check(model, tmp_path / "model.onnx")
+
+
+def test_a_prediction_alone_is_in_the_unit_of_the_labels(tmp_path: Path) -> None:
+    model = meta_model(ModelSettings("mlp"), (2,), 2, Adaptation(0.05), "regression")
+    export_onnx(model, tmp_path / "model.onnx", adaptable=False)
+    inputs, _ = samples(model, 5)
+    (found,) = opened(tmp_path / "model.onnx").run(["logits"], {"inputs": inputs})
+    values, outputs = model.scaling.labels, model.network(model.theta, model.scaled(inputs))
+    assert values is not None
+    wanted = outputs.detach().numpy() * values.deviation + values.mean
+    assert np.abs(found - wanted).max() < 1e-5
+    assert found.mean() > 4  # the labels' mean is about 7, what the network says about 0
+    assert np.allclose(model.predict(inputs).numpy(), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["label_mean", "label_deviation"])
+def test_a_graph_that_scales_labels_otherwise_is_refused(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = meta_model(ModelSettings("mlp"), (2,), 2, Adaptation(0.05), "regression")
+    right = Scaling.tensors
+    monkeypatch.setattr(
+        Scaling, "tensors", lambda own: {**right(own), part: right(own)[part] * 1.01}
+    )
+    with pytest.raises(ModelError, match="other numbers than PyTorch"):
+        export_onnx(model, tmp_path / "model.onnx", adaptable=True)
 
 
 class Mixed(nn.Module):

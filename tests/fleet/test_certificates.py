@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedmeta.core.errors import SettingError
 from fedmeta.fleet.certificates import (
+    certificate_of,
+    certify_nodes,
     make_authority,
     make_node,
     make_server,
@@ -115,6 +117,20 @@ def test_a_nodes_key_is_what_flower_reads(tmp_path: Path) -> None:
     assert public.curve.name == "secp384r1"
     assert secret.public_key() == public
     assert pair.public.read_text().endswith(" edge-1\n")
+
+
+def test_certificates_of_node_keys_that_the_authority_signs(tmp_path: Path) -> None:
+    make_authority(tmp_path)
+    pair = make_node(tmp_path, "edge-1")
+    assert certify_nodes(tmp_path) == [certificate_of(tmp_path, "edge-1")]
+    assert certify_nodes(tmp_path) == []  # once
+    authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
+    own = x509.load_pem_x509_certificate(certificate_of(tmp_path, "edge-1").read_bytes())
+    own.verify_directly_issued_by(authority)
+    assert own.public_key() == serialization.load_ssh_public_key(pair.public.read_bytes())
+    assert own.subject.rfc4514_string() == "CN=edge-1"
+    revoke_node(tmp_path, "edge-1")
+    assert not certificate_of(tmp_path, "edge-1").exists()
 
 
 def test_a_revoked_key_cannot_join_nor_come_back(tmp_path: Path) -> None:

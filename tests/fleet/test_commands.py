@@ -242,4 +242,4 @@ def test_without_a_worker_the_client_app_does_the_work_itself(
     message.content = to_records(Message({"run": "run1", "life": 1, "table": table}))
     reply = from_records(client_app._answered("introduce", message, context))
     assert reply.facts["name"] == "edge-1"
-    assert set(reply.tensors) == {"total", "squares"}
+    assert set(reply.tensors) == {"total", "squares", "label_total", "label_squares"}

@@ -61,11 +61,18 @@ KINDS: dict[str, dict[str, Any]] = {
     "stale, several steps": {
         "algorithms": {"admm-fedmeta": {"penalty": 50.0, "rule": "stale", "local_steps": 3}}
     },
+    "auto penalty, several steps": {"algorithms": {"admm-fedmeta": {"local_steps": 3}}},
+    "fedadam": {"algorithm": "fedavg", "algorithms": {"fedavg": {"server": "adam"}}},
     "learned steps": {"inner": {"learned": "tensor"}},
     "fedavg": {"algorithm": "fedavg"},
     "per-fedavg": {"algorithm": "per-fedavg"},
     "fedmeta": {"algorithm": "fedmeta"},
     "reptile": {"algorithm": "reptile"},
+    "fedprox": {"algorithm": "fedprox"},
+    "scaffold": {"algorithm": "scaffold"},
+    "scaffold, learned steps": {"algorithm": "scaffold", "inner": {"learned": "tensor"}},
+    "feddyn": {"algorithm": "feddyn"},
+    "fedadmm": {"algorithm": "fedadmm"},
     "mini-batches": {"inner": {"batch_size": 2}},
     "one by one": {"execution": {"path": "loop"}},
 }
@@ -425,6 +432,14 @@ def test_a_shard_is_what_was_cut(tmp_path: Path) -> None:
             assert np.array_equal(shard.labels[here], federation.labels[there])
 
 
+def test_a_shard_says_whether_labels_are_local(tmp_path: Path) -> None:
+    x, y = np.arange(400.0).reshape(200, 2), np.arange(200) % 4
+    federation = federate(x, y, partition="episodes", nodes=4, classes_per_node=2)
+    save_shard(tmp_path / "s.safetensors", federation, federation.sources)
+    assert load_shard(tmp_path / "s.safetensors").task == federation.task
+    assert federation.task.local_labels
+
+
 @pytest.mark.parametrize("method", ["8-bit", "top-k"])
 def test_short_uploads_lose_nothing_for_good(tmp_path: Path, method: str) -> None:
     table = table_of(rounds=3, uplink={"compression": {"method": method, "keep": 0.3}})
@@ -444,3 +459,36 @@ def test_an_edge_has_the_name_of_its_key(tmp_path: Path) -> None:
     transport.names = {100: "edge-1", 101: "edge-9"}
     with pytest.raises(FleetError, match="key of edge-9 calls itself edge-2"):
         carry_out(tmp_path / "run", transport)
+
+
+def test_labels_are_scaled_by_the_sums_of_all_edges(tmp_path: Path) -> None:
+    """Two devices with levels of their own: mean and deviation are those of both together."""
+    rng, homes, labels = np.random.default_rng(0), {}, []
+    for number in range(2):
+        home = tmp_path / f"device-{number}"
+        home.mkdir()
+        values = np.round(100 + 50 * number + 5 * rng.normal(size=12), 3)
+        rows = [f"{x:.3f},{y}" for x, y in zip(rng.normal(size=12), values, strict=True)]
+        (home / "mine.csv").write_text("\n".join(["a,y", *rows]) + "\n")
+        Edge(f"device-{number}", EdgeData(str(home / "mine.csv"), "y")).save(home)
+        homes[100 + number] = home
+        labels.append(values)
+    table = {
+        "data": {"name": "their own", "node": "device", "task": "regression"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "training": {"rounds": 2},
+        "execution": {"threads": 1},
+    }
+    both = np.concatenate(labels)
+    for name, kind in (("run", "standard"), ("plain", "none")):
+        own = merged([table, {"data": {"label_scaling": kind}}])
+        Plan(name, own, FleetSettings(edges=2)).save(tmp_path / name)
+        run = carry_out(tmp_path / name, InProcessTransport(homes))
+        found = run.meta_model.scaling.labels
+        assert (found is None) == (kind == "none")
+        if found is not None:
+            assert found.mean.tolist() == pytest.approx([both.mean()])
+            assert found.deviation.tolist() == pytest.approx([both.std()])
+            assert run.history[0]["meta_loss"] < 10  # of labels around 125
+        else:
+            assert run.history[0]["meta_loss"] > 1000

@@ -45,3 +45,4 @@ def test_the_platform_opens_the_sum_of_real_edges(tmp_path: Path) -> None:
         text = log.read_text(errors="replace")
         assert "PRIVATE" not in text
         assert "seeds" not in text
+        assert '"shares"' not in text

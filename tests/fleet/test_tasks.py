@@ -131,12 +131,14 @@ def earlier(folder: Path, **settings: Any) -> tuple[dict[str, Any], Path]:
 
 
 FIXED = {"admm-fedmeta": {"penalty": 50.0}}
+# Each round gains on the very loss that judges.
+SAME_SETS = {"admm-fedmeta": {"penalty": 50.0, "resplit": "none"}}
 
 
 def test_lambda_is_found_from_sums_of_edges(tmp_path: Path) -> None:
     _, before = earlier(tmp_path)
     start = {"init": str(before), "prior": {"model": str(before)}}
-    table = table_of(rounds=4, algorithms=FIXED, **start)
+    table = table_of(rounds=4, algorithms=SAME_SETS, **start)
     federation, homes = fleet_of(tmp_path / "b", table, edges=2)
     transport = InProcessTransport(homes)
     run = carry_out(tmp_path / "b/run", transport)
@@ -163,7 +165,7 @@ def test_lambda_is_found_from_sums_of_edges(tmp_path: Path) -> None:
 def test_a_platform_killed_while_it_looks_for_lambda_goes_on(tmp_path: Path) -> None:
     _, before = earlier(tmp_path)
     start = {"init": str(before), "prior": {"model": str(before)}}
-    table = table_of(rounds=4, algorithms=FIXED, **start)
+    table = table_of(rounds=4, algorithms=SAME_SETS, **start)
     _, homes = fleet_of(tmp_path / "b", table, edges=2)
     whole = carry_out(tmp_path / "b/run", InProcessTransport(homes))
     _, homes = fleet_of(tmp_path / "c", table, edges=2)
@@ -219,8 +221,8 @@ def test_privacy_does_not_go_with_sums_that_have_no_noise(tmp_path: Path) -> Non
     ("spoilt", "said"),
     [
         (lambda _: "Flower's error 5 (gone)", "error 5"),
-        (lambda reply: Message({**reply.facts, "name": "else"}, reply.tensors), "something else"),
-        (lambda reply: Message(reply.facts, {}), "missing or of another shape"),
+        (lambda reply: Message({**reply.facts, "name": "else"}, reply.tensors), "name.*else"),
+        (lambda reply: Message(reply.facts, {}), "it is missing"),
         (
             lambda reply: Message(
                 reply.facts, {k: v * float("nan") for k, v in reply.tensors.items()}

@@ -21,14 +21,14 @@ def test_adaptation_helps_more_after_meta_learning() -> None:
     run = train(
         data,
         ModelSettings("mlp", hidden=(20,), activation="tanh"),
-        ADMMFedMeta(Adaptation(0.05, steps=3), penalty=2.0, penalty_unit="weight"),
+        ADMMFedMeta(Adaptation(0.1, steps=3), penalty=2.0, penalty_unit="weight"),
         TrainingSettings(rounds=80, evaluate_every=0, evaluation_steps=(0, 3, 10)),
         execution=Execution(path="batched"),
     )
     before = train(
         data,
         ModelSettings("mlp", hidden=(20,), activation="tanh"),
-        ADMMFedMeta(Adaptation(0.05, steps=3)),
+        ADMMFedMeta(Adaptation(0.1, steps=3)),
         TrainingSettings(rounds=0, evaluation_steps=(0, 3, 10)),
         execution=Execution(path="batched"),
     )

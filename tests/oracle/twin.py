@@ -314,6 +314,75 @@ def admm_fedmeta(
     return history
 
 
+def several_local_steps(
+    thetas: Sequence[Tensor],
+    nodes: Sequence[OracleNode],
+    f: Model,
+    loss: Loss,
+    *,
+    alpha: float,
+    K: int,
+    participation: Sequence[Sequence[int]],
+    duals: bool = True,
+) -> list[Tensor]:
+    """Σ_S w_i ỹ_i / Σ_S w_i of every round, where nodes find the size of K local steps themselves.
+
+    What the platform makes of it is not its affair: ``thetas[t − 1]`` is the θᵗ that it sent.
+    """
+    w = node_weights(nodes)
+    y = [torch.zeros_like(thetas[0]) for _ in nodes]
+    L_hat = [0.0 for _ in nodes]
+    means = []
+    for theta, S in zip(thetas, participation, strict=True):
+        total, weight = torch.zeros_like(theta), 0.0
+        for i in sorted(S):
+            y[i], L_hat[i] = _one_node(
+                theta, y[i], L_hat[i], nodes[i], f, loss, alpha=alpha, K=K, duals=duals
+            )
+            total, weight = total + w[i] * y[i], weight + w[i]
+        means.append(total / weight)
+    return means
+
+
+def _one_node(
+    theta: Tensor,
+    y: Tensor,
+    L_hat: float,
+    node: OracleNode,
+    f: Model,
+    loss: Loss,
+    *,
+    alpha: float,
+    K: int,
+    duals: bool,
+) -> tuple[Tensor, float]:
+    g = [G(theta, node, f, loss, alpha=alpha)]
+    at_theta = float(g[0].norm())
+    # A dual that is no nearer to −G(θ) than 0 is begins anew; without duals it is always 0.
+    before = torch.zeros_like(y)
+    if duals:
+        before = y if float((y + g[0]).norm()) < at_theta else -g[0]
+    limit = float((g[0] + before).norm()) + at_theta
+    theta_i, g_i = theta, g[0]
+    L_i, looked = 0.9 * L_hat, False
+    for _ in range(K - 1):
+        if L_i == 0:
+            step = -g_i * (1e-3 * float(theta.norm()) / at_theta)
+        else:
+            step = -(g_i + before + L_i * (theta_i - theta)) / (L_i + L_i)
+        trial = theta_i + step
+        g_trial = G(trial, node, f, loss, alpha=alpha)
+        if float(step.norm()) > 1e-5 * float(theta.norm()):
+            looked = True
+            L_i = max(L_i, float((g_trial - g_i).norm() / step.norm()))
+        if float((g_trial + before + L_i * (trial - theta)).norm()) <= limit:
+            theta_i, g_i = trial, g_trial
+        else:
+            L_i = 2 * L_i
+    theta_i = theta_i - (g_i + before + L_i * (theta_i - theta)) / (L_i + L_i)
+    return before + L_i * (theta_i - theta), L_i if looked else L_hat
+
+
 # --- Section 4: the baselines; each returns θ after every round ----------------------------------
 
 

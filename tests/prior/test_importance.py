@@ -64,7 +64,7 @@ def test_the_path_adds_up_to_the_fall_of_the_loss(tasks: Path, tmp_path: Path) -
         str(tmp_path / "run"),
         importance="path",
         training={"rounds": 60},
-        algorithms={"admm-fedmeta": {"penalty": 20.0, "resplit": False}},
+        algorithms={"admm-fedmeta": {"penalty": 20.0, "resplit": "none"}},
     )
     tensors, _ = read_tensors(
         tmp_path / "run/checkpoints/round-000060/state.safetensors", "checkpoint"
@@ -77,7 +77,7 @@ def test_the_path_adds_up_to_the_fall_of_the_loss(tasks: Path, tmp_path: Path) -
 
 def test_steps_that_were_taken_back_are_not_on_the_path(tasks: Path, tmp_path: Path) -> None:
     """Under "auto" the path leads from θ¹ to the last accepted θ, whatever was tried."""
-    bold = {"longest_step": 100.0, "resplit": False}  # so that some steps are bad
+    bold = {"longest_step": 100.0, "resplit": "none"}  # so that some steps are bad
 
     def kept(rounds: int, start: float) -> tuple[dict[str, torch.Tensor], int]:
         folder = tmp_path / f"{rounds}-{start}"

@@ -90,6 +90,6 @@ def test_digits_keep_the_earlier_task(tmp_path: Path, monkeypatch: pytest.Monkey
     for kind in ("euclidean", "fisher", "path"):
         tied = rows[kind]
         assert tied[1] > free[1] - 0.05
-        assert tied[2] < 0.3 * free[2]  # the forgetting cost, of which the rule speaks
+        assert tied[2] < 0.5 * free[2]  # the forgetting cost, of which the rule speaks
     # Of the accuracy the plain distance keeps half; what importance keeps differs between seeds.
     assert start[0] - rows["euclidean"][0] < 0.5 * (start[0] - free[0])

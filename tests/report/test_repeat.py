@@ -44,6 +44,15 @@ def test_what_code_cannot_hold_is_named() -> None:
     compile(code, "page", "exec")
 
 
+def test_an_algorithm_of_ones_own_is_not_taken_for_ours_of_its_name() -> None:
+    stored = settings()["settings"]
+    stored["algorithm"] = {"name": "fedprox", "proximity": 0.5}
+    assert "fm.FedProx(proximity=0.5)" in repeat.code(stored, {"algorithm": "fedprox"})
+    own = repeat.code(stored, {"algorithm": "mine.py:FedProx"})
+    assert "your own: fedprox" in own
+    assert "fm.FedProx" not in own
+
+
 def test_page_holds_no_samples(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(40, 3)) + 7_000_000

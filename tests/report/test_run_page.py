@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -240,3 +241,15 @@ def test_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=f"{package} is not installed"):
         write_report(write_run(tmp_path / "run", result=summary()))
+
+
+def test_what_is_adapted_and_what_a_reader_should_know(tmp_path: Path) -> None:
+    result = {**summary(), "notes": ["the most frequent class (a) alone gives 87.7 %: try more"]}
+    folder = write_run(tmp_path / "run", result=result)
+    file = folder / "settings.json"
+    stored = json.loads(file.read_text())
+    adapted = {"names": ["out.weight", "out.bias"], "parameters": 6, "of": 9, "note": "tied"}
+    file.write_text(json.dumps({**stored, "head": adapted}))
+    page = write_report(folder).read_text()
+    assert "The most frequent class (a) alone gives 87.7 %: try more." in page
+    assert "out.weight, out.bias" in page

@@ -141,9 +141,11 @@ def test_isolated_tasks_start_with_a_head_of_their_own() -> None:
     repeat = next_task(sequence, 2, 0, past, None)
     assert repeat.spec.start is not None
     fresh = start(sequence.of_task(0, 0), past.drawn)
-    before = past.models[1].theta
-    assert all(torch.equal(repeat.spec.start[name], leaf) for name, leaf in head(fresh).items())
+    before, own = past.models[1], head(past.models[1], fresh)
+    assert all(torch.equal(repeat.spec.start[name], leaf) for name, leaf in own.items())
     assert all(torch.equal(repeat.spec.start[name], leaf) for name, leaf in body(before).items())
+    assert {*own} | {*body(before)} == {*before.theta}
+    assert list(own) == ["3.weight", "3.bias"]
     prior = getattr(repeat.spec.algorithm, "prior")  # noqa: B009
     assert set(prior.prior) == set(body(before))
 

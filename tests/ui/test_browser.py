@@ -105,8 +105,112 @@ def test_the_first_stop_of_the_keyboard_leads_to_the_content(page: Page) -> None
     reached = []
     for _ in range(8):
         page.keyboard.press("Tab")
-        reached.append(page.locator(":focus").inner_text())
+        reached.append(page.evaluate("document.activeElement.innerText || ''"))
     assert "Watch it adapt" in reached
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_keyboard_alone_from_the_list_to_a_comparison(
+    browser: Browser, address: str, width: int
+) -> None:
+    """List, run, adapt, compare: nothing scrolls sideways, nothing is cut, focus stays."""
+    screen: dict[str, Any] = {"viewport": {"width": width, "height": 900}}
+    with visiting(browser, address, reduced_motion="reduce", **screen) as page:
+        page.goto("/")
+        whole(page, width)
+        press_to(page, "digits")
+        page.keyboard.press("Enter")
+        expect(page.locator("#reached svg")).to_be_visible()
+        whole(page, width)
+        press_to(page, "Watch it adapt")
+        page.keyboard.press("Enter")
+        expect(page.locator("#support canvas").first).to_be_visible()
+        press_to(page, "Adapt")
+        page.keyboard.press("Enter")
+        expect(page.locator("#position")).to_have_text("after step 5 of 5")
+        expect(page.locator("#step")).to_be_focused()
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator("#position")).to_have_text("after step 4 of 5")
+        whole(page, width)
+        page.goto("/")
+        for name in ("digits", "group/other"):
+            page.get_by_label(f"Compare {name}").focus()
+            page.keyboard.press("Space")
+        press_to(page, "Compare")
+        page.keyboard.press("Enter")
+        expect(page.locator("#reached polyline")).to_have_count(2)
+        whole(page, width)
+
+
+def press_to(page: Page, name: str) -> None:
+    """Press Tab until something of that name has the focus."""
+    named = "(e) => (e.getAttribute('aria-label') || e.innerText || '').trim()"
+    for _ in range(90):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"({named})(document.activeElement)") == name:
+            return
+    raise AssertionError(f"no way leads to {name}")
+
+
+def whole(page: Page, width: int) -> None:
+    """Nothing is wider than the screen, but for what scrolls in a box of its own."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.evaluate(
+        """(width) => [...document.querySelectorAll("table, figure, form, header")]
+        .filter((e) => e.offsetParent && !e.closest(".scroll"))
+        .filter((e) => e.getBoundingClientRect().right > width + 1).map((e) => e.outerHTML)""",
+        width,
+    )
+    assert cut == []
+
+
+def test_tables_are_sorted_and_curves_looked_at_closely(page: Page) -> None:
+    page.goto("/run/digits")
+    head = page.get_by_role("button", name="Device").first
+    head.focus()
+    names = page.locator(".nodes tbody").first.locator("th")
+    page.keyboard.press("Enter")
+    ascending = names.all_inner_texts()
+    assert ascending == sorted(ascending)
+    page.keyboard.press("Enter")
+    assert names.all_inner_texts() == sorted(ascending, reverse=True)
+    page.locator("#reached svg").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#reached .tip")).to_contain_text(re.compile(r"3: .*1 step \d+\.\d\s%"))
+    page.keyboard.press("+")
+    expect(page.locator("#reached .tip")).to_contain_text("A closer look")
+    page.keyboard.press("Escape")
+    expect(page.locator("#reached .tip")).to_have_text("")
+    page.locator("#loss svg").hover()
+    expect(page.locator("#loss .tip")).to_contain_text("loss")
+
+
+def test_a_run_is_named_and_deleted(browser: Browser, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "digits", tmp_path / "runs/one")
+    with serving(tmp_path / "runs") as address, visiting(browser, address) as page:
+        page.goto("/run/one")
+        page.get_by_text("Title, tags, delete").click()
+        page.get_by_label("Title").fill("The good one")
+        page.get_by_label("Tags").fill("paper, second")
+        page.get_by_role("button", name="Keep").click()
+        expect(page.locator("#kept")).to_have_text("kept")
+        page.goto("/")
+        page.get_by_label("Find a run").fill("paper")
+        page.get_by_role("link", name="The good one").click()
+        page.get_by_text("Title, tags, delete").click()
+        page.get_by_role("button", name="Delete …").click()
+        expect(page.get_by_role("button", name="Leave it")).to_be_focused()
+        page.keyboard.press("Enter")
+        assert (tmp_path / "runs/one/summary.json").exists()
+        page.get_by_role("button", name="Delete …").click()
+        page.get_by_role("button", name="Delete for good").click()
+        expect(page.get_by_text("There are no runs here yet")).to_be_visible()
+        assert not (tmp_path / "runs/one").exists()
+
+
+def test_methods_of_a_comparison_have_curves(page: Page) -> None:
+    page.goto("/comparison/both")
+    expect(page.locator("#reached polyline")).to_have_count(2)
 
 
 def test_another_device_is_chosen(page: Page) -> None:
@@ -197,6 +301,7 @@ def test_a_run_is_watched_while_it_goes_on(browser: Browser, runs: Path, tmp_pat
     lines = (going / "metrics.jsonl").read_text().splitlines(keepends=True)
     summary = (going / "summary.json").read_text()
     (going / "summary.json").unlink()
+    (going / "manifest.json").unlink()  # which is there only once a run has ended
     (going / "metrics.jsonl").write_text(lines[0])
     with (
         serving(tmp_path / "runs") as address,
@@ -231,7 +336,7 @@ def test_everything_that_can_be_operated_has_a_name(page: Page, path: str) -> No
     page.goto(path)
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("input, select, button, canvas, svg[role=img]")]
-        .filter((e) => !(e.labels?.length || e.getAttribute("aria-label") || e.innerText
+        .filter((e) => !(e.labels?.length || e.getAttribute("aria-label") || e.textContent
           || e.getAttribute("aria-labelledby")))
         .map((e) => e.outerHTML)"""
     )

@@ -15,7 +15,14 @@ from fedmeta.core.errors import FedmetaError, MissingExtraError
 
 
 def values(folder: Path, **given: object) -> dict[str, object]:
-    return {"folder": str(folder), "port": 0, "host": None, "no_browser": True, **given}
+    return {
+        "folder": str(folder),
+        "port": 0,
+        "host": None,
+        "token": None,
+        "no_browser": True,
+        **given,
+    }
 
 
 def test_it_serves_until_it_is_interrupted(runs: Path) -> None:
@@ -66,8 +73,18 @@ def test_a_missing_extra_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -
         ui.run(values(runs))
 
 
-def test_strangers_are_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    ui._announce(tmp_path, "0.0.0.0", 1, browser=False)
-    assert "warning: whoever can reach this address" in capsys.readouterr().out
-    ui._announce(tmp_path, "::1", 1, browser=False)
+def test_off_this_machine_there_must_be_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(FedmetaError, match="give --token auto"):
+        ui._token(None, "0.0.0.0")
+    with pytest.raises(FedmetaError, match="at least 16 letters"):
+        ui._token("short", "0.0.0.0")
+    assert len(str(ui._token("auto", "0.0.0.0"))) >= 32
+    assert ui._token(None, "::1") is None
+    ui._announce(tmp_path, "0.0.0.0", 1, "t" * 20, browser=False)
+    shown = capsys.readouterr().out
+    assert f"/?token={'t' * 20} " in shown
+    assert "warning: it is not encrypted" in shown
+    ui._announce(tmp_path, "::1", 1, None, browser=False)
     assert capsys.readouterr().out.startswith("page     http://[::1]:1/ ")

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
+from pathlib import Path
+
 import pytest
 from starlette.datastructures import Headers
 
+from fedmeta.ui import timed_protocol
+from fedmeta.ui.app import server
 from fedmeta.ui.security import is_loopback, refusal
+from fedmeta.ui.turns import BusyError, Turns
 from ui.client import ORIGIN, Client
 
 
@@ -57,3 +65,71 @@ def test_who_can_reach_it(host: str, only_here: bool) -> None:
 def test_the_origin_of_the_test_client_is_its_own() -> None:
     headers = Headers({"host": ORIGIN.removeprefix("http://"), "origin": ORIGIN})
     assert refusal("POST", headers, "127.0.0.1") is None
+
+
+def test_what_another_site_asks_for_is_not_answered(client: Client) -> None:
+    for site in ("cross-site", "same-site"):
+        for path in ("/", "/adapt/digits"):
+            assert client.get(path, headers={"Sec-Fetch-Site": site}).status_code == 403
+        headers = {"Origin": ORIGIN, "Sec-Fetch-Site": site}
+        assert client.post("/report/digits", headers=headers).status_code == 403
+    assert client.get("/", headers={"Sec-Fetch-Site": "none"}).status_code == 200
+
+
+def test_a_report_is_not_made_by_a_get(client: Client) -> None:
+    assert client.get("/report/digits").status_code == 405
+
+
+def test_a_post_brings_the_token(client: Client) -> None:
+    headers = {"Origin": ORIGIN}
+    assert client.request("POST", "/api/adapt/digits", headers=headers, json={}).status_code == 403
+    cookie = client.get("/").headers["set-cookie"]
+    assert "HttpOnly; SameSite=Strict" in cookie
+    asked = client.request("POST", "/api/adapt/digits", headers=headers, json={"node": "x"})
+    assert asked.status_code == 422
+
+
+def test_a_page_with_a_token_of_its_own(runs: Path) -> None:
+    client, token = Client(runs, token="t" * 20), "t" * 20
+    for path in ("/", "/static/ui.css", "/?token=wrong"):
+        assert client.get(path).status_code == 403
+    answer = client.get(f"/?token={token}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert client.get("/").status_code == 200
+
+
+def test_a_few_at_once_some_wait_and_more_are_sent_away() -> None:
+    async def three() -> list[object]:
+        turns, done = Turns(1, waiting=1), asyncio.Event()
+
+        async def work() -> None:
+            async with turns:
+                await done.wait()
+
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await asyncio.sleep(0)
+        done.set()
+        return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+    found = asyncio.run(three())
+    assert found[:2] == [None, None]
+    assert isinstance(found[2], BusyError)
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_protocol, "HEADERS_WITHIN", 0.2)
+    page = server(runs)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=page.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            with socket.create_connection(listener.getsockname(), timeout=60) as slow:
+                slow.sendall(b"GET / HTTP/1.1\r\nHost:")
+                assert slow.recv(100) == b""
+        finally:
+            page.should_exit = True
+            thread.join()

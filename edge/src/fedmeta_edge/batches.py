@@ -17,7 +17,13 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _PURPOSE = 3  # what fedmeta folds into a key for mini-batches
 
 
-def batch_mask(count: int, size: int | None, seed: int, step: int) -> npt.NDArray[np.float32]:
+def batch_mask(
+    count: int,
+    size: int | None,
+    seed: int,
+    step: int,
+    present: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.float32]:
     """1 for the samples of a step, 0 for the others.
 
     Args:
@@ -25,19 +31,21 @@ def batch_mask(count: int, size: int | None, seed: int, step: int) -> npt.NDArra
         size: of a batch; None: all.
         seed: of the draws.
         step: counted from 0.
+        present: which samples there are; None: all.
 
     Example:
         >>> batch_mask(5, 2, seed=0, step=0).sum(), batch_mask(5, None, seed=0, step=0).sum()
         (np.float32(2.0), np.float32(5.0))
     """
+    there = np.ones(count, np.bool_) if present is None else present
     if size is None or size >= count:
-        return np.ones(count, np.float32)
+        return there.astype(np.float32)
     key = _fold(_fold(_mix(np.array([seed], np.uint64)), _PURPOSE), step)
     counters = np.arange(1, count + 1, dtype=np.uint64)
     draws = (_mix(key + counters * _GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     mask = np.zeros(count, np.float32)
-    mask[np.argsort(draws, kind="stable")[:size]] = 1
-    return mask
+    mask[np.argsort(draws + ~there, kind="stable")[:size]] = 1
+    return mask * there
 
 
 def _fold(parent: Numbers, value: int) -> Numbers:

@@ -6,6 +6,8 @@ The last 64 bytes are the SHA-256, in hexadecimal digits, of all that is before 
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from pathlib import Path
 
 from fedmeta_edge.errors import EdgeError
@@ -23,7 +25,11 @@ def checked_bytes(path: Path) -> tuple[bytes, str]:
         EdgeError: for a file that is missing, not one of ours, or not as it was written.
     """
     try:
-        content = path.read_bytes()
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise EdgeError(f"{path} is not a regular file", "check the path")
+            content = file.read()
     except OSError as error:
         raise EdgeError(f"cannot read {path} ({error.strerror})", "check the path") from error
     rest, digits = content[:-_DIGITS], content[-_DIGITS:]

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
+from fedmeta_edge.calibration import SHARE, Calibration, margins
 from fedmeta_edge.checksum import checked_bytes
 from fedmeta_edge.errors import EdgeError
+from fedmeta_edge.graph_check import check_graph
+from fedmeta_edge.guarded_session import GuardedSession
+from fedmeta_edge.signature import check_signature
 
 Array = npt.NDArray[Any]
 Weights = dict[str, npt.NDArray[np.float32]]
 """The parameters that adaptation moves, by the names they have in the graph."""
 
 FORMAT = 1
-_THETA, _ADAPTED = "theta/", "adapted/"
+_MOST, _MOST_STEPS = 2**28, 10_000
+_THETA, _ADAPTED, _MEANS = "theta/", "adapted/", "prototypes/"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +33,7 @@ class Model:
     """An exported model.
 
     Args:
-        session: of ONNX Runtime.
+        session: runs its graph.
         checksum: SHA-256 of the file.
         adaptable: whether the file can adapt; if not, it can only predict.
         task: "classification" or "regression".
@@ -40,9 +45,16 @@ class Model:
         step_size: α.
         batch_size: samples per adaptation step; None: all.
         run: id of the training run.
+        label_unit: what values were divided by in training, one number per output.
+        calibration: how often source nodes were right by how sure the model was; None for values,
+            and where it was not counted.
+        columns: of a table, in order, each with the values that have an input of their own, if it
+            is a category; empty: `features` are columns.
+        means: of every input of a table, for missing values; empty: none may be missing.
+        label: name of the label column in training, if it is known.
     """
 
-    session: onnxruntime.InferenceSession
+    session: GuardedSession
     checksum: str
     adaptable: bool
     task: str
@@ -54,6 +66,11 @@ class Model:
     step_size: float | None
     batch_size: int | None
     run: str | None
+    label_unit: tuple[float, ...] = (1.0,)
+    calibration: Calibration | None = None
+    columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    means: tuple[float, ...] = ()
+    label: str | None = None
 
     def step(
         self,
@@ -76,11 +93,37 @@ class Model:
         given = self._feed(inputs, labels, mask, weights)
         if step_size is not None:
             given["step_size"] = np.array(step_size, np.float32)
-        names = [each.name for each in self.session.get_outputs()]
-        names = [name for name in names if name.startswith(_ADAPTED)]
+        return self._weights(_ADAPTED, given)
+
+    @property
+    def has_prototypes(self) -> bool:
+        """Whether its graph gives a head of class means; files of older versions do not."""
+        return any(name.startswith(_MEANS) for name in self.session.outputs)
+
+    def prototypes(self, inputs: Array, labels: Array, mask: Array, weights: Weights) -> Weights:
+        """The weights with the class means of some samples for a head; see `step`."""
+        return {**weights, **self._weights(_MEANS, self._feed(inputs, labels, mask, weights))}
+
+    def losses(self, inputs: Array, labels: Array, weights: Weights) -> npt.NDArray[np.float64]:
+        """The loss of every sample, which adaptation descends."""
+        if "losses" in self.session.outputs:
+            mask = np.ones(len(inputs), np.float32)
+            (found,) = self.session.run(["losses"], self._feed(inputs, labels, mask, weights))
+            return np.asarray(found, np.float64)
+        # A file of an older version: cross-entropy, or the squared error of standardised values.
+        logits = self.logits(inputs, weights).astype(np.float64)
+        if not self.classes:
+            return np.asarray(np.square((logits - labels) / self.label_unit).mean(axis=1))
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        norms = np.log(np.exp(shifted).sum(axis=1))
+        return np.asarray(norms - shifted[np.arange(len(labels)), labels])
+
+    def _weights(self, prefix: str, given: dict[str, Array]) -> Weights:
+        """Outputs of the graph whose names begin so, as its inputs are called."""
+        names = [name for name in self.session.outputs if name.startswith(prefix)]
         values = self.session.run(names, given)
         return {
-            _THETA + name.removeprefix(_ADAPTED): value
+            _THETA + name.removeprefix(prefix): value
             for name, value in zip(names, values, strict=True)
         }
 
@@ -119,37 +162,42 @@ class Model:
         return {**given, **(weights or {})}
 
 
-def load(path: Path | str) -> Model:
-    """Open a model file, after its checksum.
+def load(path: Path | str, signed_by: Path | str | None = None) -> Model:
+    """Open a model file, after its checksum and a look at what its graph is made of.
 
     Args:
         path: what `fedmeta export` wrote.
+        signed_by: a PEM file with the public key of whoever must have signed it; None: anybody may
+            have written it, and the checksum shows accidents alone.
     """
-    content, checksum = checked_bytes(Path(path))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # weights are inputs with defaults on purpose
-    options.enable_cpu_mem_arena = False  # gives memory back, which is what small devices lack
+    file = Path(path)
+    content, checksum = checked_bytes(file)
+    if signed_by is not None:
+        check_signature(file, content, Path(signed_by))
+    check_graph(content)
     try:
-        session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
-        facts = json.loads(session.get_modelmeta().custom_metadata_map["fedmeta"])
+        session = GuardedSession(content)
+        facts = json.loads(session.metadata["fedmeta"])
         return _model(session, checksum, facts)
     except EdgeError:
         raise
     except Exception as error:  # the runtime has many kinds
         raise EdgeError(
-            f"{path} cannot be opened ({str(error).splitlines()[0]})",
+            f"{path} cannot be opened ({(str(error).splitlines() or [type(error).__name__])[0]})",
             "update fedmeta-edge and onnxruntime, or export it again",
         ) from error
 
 
-def _model(session: onnxruntime.InferenceSession, checksum: str, facts: Mapping[str, Any]) -> Model:
+def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> Model:
     if facts["format"] != FORMAT:
         raise EdgeError(
-            f"the model has format {facts['format']!r}, this version reads {FORMAT}",
+            f"the model has format {str(facts['format'])[:20]!r}, this version reads {FORMAT}",
             "update fedmeta-edge, or export it again",
         )
-    rule = facts["adaptation"] or {}
-    return Model(
+    rule, counts = facts["adaptation"] or {}, facts.get("calibration")
+    encoding = facts.get("encoding") or {}  # older files have none
+    columns = [(each["name"], tuple(each["categories"])) for each in encoding.get("columns", ())]
+    model = Model(
         session,
         checksum,
         facts["kind"] == "adaptable",
@@ -162,7 +210,51 @@ def _model(session: onnxruntime.InferenceSession, checksum: str, facts: Mapping[
         rule.get("step_size"),
         rule.get("batch_size"),
         facts["run"],
+        tuple(facts.get("label_unit") or (1.0,)),
+        Calibration(tuple(counts["total"]), tuple(counts["correct"])) if counts else None,
+        tuple(columns),
+        tuple(encoding.get("means", ())),
+        encoding.get("label"),
     )
+    _check_facts(model)
+    return model
+
+
+def _check_facts(model: Model) -> None:
+    """Refuse facts that no model of fedmeta has."""
+    shape = model.input_shape
+    classes = model.outputs if model.task == "classification" else 0
+    fits = {
+        "task": model.task in ("classification", "regression"),
+        "outputs": _whole(model.outputs, 1, _MOST),
+        "classes": len(model.classes) == classes and all(isinstance(c, str) for c in model.classes),
+        "input_shape": all(_whole(n, 1, _MOST) for n in shape) and math.prod(shape) <= _MOST,
+        "features": all(isinstance(name, str) for name in model.features),
+        "steps": _whole(model.steps, 0, _MOST_STEPS),
+        "batch_size": model.batch_size is None or _whole(model.batch_size, 1, _MOST),
+        "step_size": not model.adaptable or _number(model.step_size),
+        "run": model.run is None or isinstance(model.run, str),
+        "label_unit": all(map(_number, model.label_unit)),
+        "calibration": model.calibration is None or model.calibration.makes_sense,
+        "columns": all(isinstance(text, str) for name, of in model.columns for text in (name, *of)),
+        "means": len(model.means) in (0, math.prod(shape)) and all(map(_finite, model.means)),
+        "label": model.label is None or isinstance(model.label, str),
+    }
+    for name, right in fits.items():
+        if not right:
+            raise EdgeError(f"the model's {name} makes no sense", "export it again")
+
+
+def _whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _number(value: object) -> bool:
+    return _finite(value) and value > 0
+
+
+def _finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and -math.inf < value < math.inf
 
 
 def predict(model: Model, inputs: Array, weights: Weights | None = None) -> Array:
@@ -174,11 +266,46 @@ def predict(model: Model, inputs: Array, weights: Weights | None = None) -> Arra
         weights: from `adapt`; None: the model as it was exported.
     """
     logits = model.logits(inputs, weights)
-    if not model.classes:
-        return logits
+    return probabilities(logits) if model.classes else logits
+
+
+def probabilities(logits: Array) -> Array:
+    """Of every class, (n, classes)."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: Array = powers / powers.sum(axis=1, keepdims=True)
     return shares
+
+
+def confidence(
+    model: Model, inputs: Array, weights: Weights | None = None
+) -> npt.NDArray[np.float64]:
+    """The calibrated probability that the answer to each sample is right; see `predict`."""
+    return calibrated(model).confidence(margins(model.logits(inputs, weights)))
+
+
+def answers(
+    model: Model, inputs: Array, weights: Weights | None = None, abstain: float = SHARE
+) -> list[str | None]:
+    """Names of the most probable classes, and None where the model had better not say.
+
+    Args:
+        model, inputs, weights: see `predict`.
+        abstain: share of samples to leave open, as it was on the source nodes.
+    """
+    least, logits = calibrated(model).threshold(abstain), model.logits(inputs, weights)
+    pairs = zip(logits.argmax(axis=1), margins(logits), strict=True)
+    return [model.classes[number] if margin >= least else None for number, margin in pairs]
+
+
+def calibrated(model: Model) -> Calibration:
+    """What the source nodes counted, which the model must have."""
+    if model.calibration is None:
+        raise EdgeError(
+            "the model has no calibration: it predicts values, or was trained by an older "
+            "version, with dp or over a fleet",
+            "train it again in one process and export it again",
+        )
+    return model.calibration
 
 
 def classify(model: Model, inputs: Array, weights: Weights | None = None) -> list[str]:

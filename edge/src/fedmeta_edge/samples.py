@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import math
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fedmeta_edge.arrays import read_arrays
 from fedmeta_edge.errors import EdgeError
 from fedmeta_edge.model import Array, Model
+
+_GAPS = ("", "na", "n/a", "#n/a", "nan", "null", "?", "-")  # what a missing value is written as
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,8 @@ def read_samples(
         path: a .csv file with a header, or an .npz file with arrays `x` and `y`. Byte images may be
             (n, height, width) or (n, height, width, channels).
         model: says which columns or which shape are wanted, and what classes there are.
-        label: name of the label column or array; None: "label" in .csv, "y" in .npz files.
+        label: name of the label column or array; None: as in training, else "label", in .csv, "y"
+            in .npz files.
         labelled: whether labels must be there.
     """
     file = Path(path)
@@ -45,7 +47,8 @@ def read_samples(
     if not file.is_file():
         raise EdgeError(f"there is no file {file}", "check the path")
     if kind == ".csv":
-        inputs, labels = _from_table(file, model, label or "label")
+        label = label or model.label or "label"
+        inputs, labels = _from_table(file, model, label)
     elif kind == ".npz":
         inputs, labels = _from_arrays(file, model, label or "y")
     else:
@@ -81,27 +84,39 @@ def _from_table(file: Path, model: Model, label: str) -> tuple[Array, Array | No
                 f"{file} row {number} has {len(row)} values for {len(header)} columns",
                 "give one value per column, separated by commas",
             )
-    wanted = list(model.features) or [name for name in header if name != label]
-    for name in wanted:
-        if name not in header:
+    named = list(model.features) or [name for name in header if name != label]
+    wanted = model.columns or [(name, ()) for name in named]
+    where = {name: place for place, name in enumerate(header)}
+    for name, _ in wanted:
+        if name not in where:
             raise EdgeError(f"{file} has no column {name!r}", f"it has {', '.join(header[:20])}")
-    if len(wanted) != math.prod(model.input_shape):
+    count = sum(max(1, len(categories)) for _, categories in wanted)
+    if count != math.prod(model.input_shape):
         raise EdgeError(
-            f"{file} has {len(wanted)} feature columns, the model takes shape {model.input_shape}",
+            f"{file} has {count} feature columns, the model takes shape {model.input_shape}",
             "give the columns that it was trained on, or an .npz file",
         )
-    places = [header.index(name) for name in wanted]
-    inputs = np.empty((len(rows), len(wanted)), np.float32)
+    inputs = np.empty((len(rows), count), np.float32)
     for number, row in enumerate(rows):
-        for column, place in enumerate(places):
-            inputs[number, column] = _number(file, wanted[column], number, row[place])
+        values: list[float] = []
+        for name, categories in wanted:
+            text, start = row[where[name]].strip(), len(values)
+            if model.means and text.lower() in _GAPS:
+                values += model.means[start : start + max(1, len(categories))]
+            elif categories:
+                values += [float(text == each) for each in categories]
+            else:
+                values.append(_number(file, name, number, text))
+        inputs[number] = values
     labels = None
-    if label in header:
-        labels = np.array([row[header.index(label)].strip() for row in rows])
+    if label in where:
+        labels = np.array([row[where[label]].strip() for row in rows])
     return inputs.reshape(len(rows), *model.input_shape), labels
 
 
 def _number(file: Path, column: str, row: int, text: str) -> float:
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
     try:
         return float(text)
     except ValueError:
@@ -112,18 +127,12 @@ def _number(file: Path, column: str, row: int, text: str) -> float:
 
 
 def _from_arrays(file: Path, model: Model, label: str) -> tuple[Array, Array | None]:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            x = arrays["x"]
-            labels = arrays[label] if label in arrays.files else None
-    except KeyError as error:
-        raise EdgeError(f"{file} has no array 'x'", "save samples as x, labels as y") from error
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else "it is empty"
-        raise EdgeError(
-            f"{file} is not an .npz file of plain arrays ({reason})",
-            "save numbers and texts, not objects, by numpy.savez",
-        ) from error
+    arrays = read_arrays(file, {"x", label})
+    if "x" not in arrays:
+        raise EdgeError(f"{file} has no array 'x'", "save samples as x, labels as y")
+    x, labels = arrays["x"], arrays.get(label)
+    if x.ndim == 0:
+        raise EdgeError(f"x of {file} is a single number", "give (n, *shape) samples")
     if x.dtype.kind not in "buif":
         raise EdgeError(f"x of {file} is of type {x.dtype}", "give numbers")
     x = _shaped(x, model.input_shape)
@@ -136,7 +145,8 @@ def _from_arrays(file: Path, model: Model, label: str) -> tuple[Array, Array | N
         raise EdgeError(
             f"{file} has {len(x)} samples and {labels.size} labels", "give one for each"
         )
-    return x.astype(np.float32), labels
+    with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
+        return x.astype(np.float32), labels
 
 
 def _shaped(x: Array, shape: tuple[int, ...]) -> Array:
@@ -152,8 +162,9 @@ def _numbered(file: Path, model: Model, labels: Array) -> Array:
     """Labels as the model counts them: numbers of classes, or values."""
     if not model.classes:
         try:
-            values = np.asarray(labels, np.float32).reshape(len(labels), -1)
-        except ValueError:
+            with np.errstate(over="ignore"):
+                values = np.asarray(labels, np.float32).reshape(len(labels), -1)
+        except (ValueError, TypeError):
             values = np.full((len(labels), model.outputs), np.nan, np.float32)
         if values.shape[1] != model.outputs or not np.isfinite(values).all():
             raise EdgeError(

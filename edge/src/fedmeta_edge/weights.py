@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from fedmeta_edge.adaptation import Adapted
+from fedmeta_edge.arrays import read_arrays
 from fedmeta_edge.errors import EdgeError
 from fedmeta_edge.model import Model, Weights
 
-_ABOUT = "about"
+_ABOUT, _THETA = "about", "theta/"
 
 
 def write_weights(path: Path | str, model: Model, adapted: Adapted) -> None:
@@ -30,10 +29,15 @@ def write_weights(path: Path | str, model: Model, adapted: Adapted) -> None:
     about = json.dumps({"model": model.checksum, "steps": adapted.steps, "run": model.run})
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{**adapted.weights, _ABOUT: np.array(about)})
+    write_whole(file, buffer.getvalue())
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as opened:
-            opened.write(buffer.getvalue())
+            opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
         temporary.replace(file)
@@ -54,20 +58,13 @@ def read_weights(path: Path | str, model: Model) -> Weights:
     file = Path(path)
     if not file.is_file():
         raise EdgeError(f"there is no file {file}", "check the path")
+    wanted = {
+        name: shape for name, shape in model.session.inputs.items() if name.startswith(_THETA)
+    }
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            about = json.loads(str(arrays[_ABOUT]))
-            weights = {name: arrays[name] for name in arrays.files if name != _ABOUT}
-        of = about["model"]
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        EOFError,
-        OSError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+        weights = read_arrays(file, {_ABOUT, *wanted})
+        of = json.loads(str(weights.pop(_ABOUT)))["model"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise EdgeError(
             f"{file} holds no adapted weights", "use what fedmeta-edge adapt wrote"
         ) from error
@@ -76,4 +73,7 @@ def read_weights(path: Path | str, model: Model) -> Weights:
             f"{file} has weights of another model ({str(of)[:8]}…, not {model.checksum[:8]}…)",
             "adapt this model, or use the one they are of",
         )
+    for name, value in weights.items():
+        if value.shape != wanted[name] or value.dtype != np.float32:
+            raise EdgeError(f"{file} has weights of another shape or type", "adapt the model again")
     return weights

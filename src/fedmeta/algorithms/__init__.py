@@ -12,15 +12,30 @@ from fedmeta.algorithms.algorithm import (
     PlatformState,
 )
 from fedmeta.algorithms.centralised import Centralised
+from fedmeta.algorithms.ditto import Ditto
+from fedmeta.algorithms.fedadmm import FedADMM
 from fedmeta.algorithms.fedavg import FedAvg
+from fedmeta.algorithms.fedbabu import FedBABU
+from fedmeta.algorithms.feddyn import FedDyn
 from fedmeta.algorithms.fedmeta import FedMeta
+from fedmeta.algorithms.fedprox import FedProx
+from fedmeta.algorithms.fedrep import FedRep
 from fedmeta.algorithms.local_only import LocalOnly
 from fedmeta.algorithms.per_fedavg import PerFedAvg
+from fedmeta.algorithms.pfedme import PFedMe
+from fedmeta.algorithms.platform_optimizer import PlatformOptimizer
+from fedmeta.algorithms.prototype import Prototypes
 from fedmeta.algorithms.reptile import Reptile
+from fedmeta.algorithms.scaffold import Scaffold
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm
-    for algorithm in (ADMMFedMeta, FedAvg, PerFedAvg, FedMeta, Reptile, LocalOnly, Centralised)
+    for algorithm in (
+        *(ADMMFedMeta, FedAvg, PerFedAvg, FedMeta, Reptile),
+        *(FedProx, Scaffold, FedDyn, FedADMM),
+        *(Ditto, PFedMe, FedRep, FedBABU),
+        *(Prototypes, LocalOnly, Centralised),
+    )
 }
 
 __all__ = [
@@ -29,13 +44,23 @@ __all__ = [
     "Algorithm",
     "Centralised",
     "Contribution",
+    "Ditto",
+    "FedADMM",
     "FedAvg",
+    "FedBABU",
+    "FedDyn",
     "FedMeta",
+    "FedProx",
+    "FedRep",
     "Fleet",
     "LocalOnly",
     "Metrics",
     "NodeState",
+    "PFedMe",
     "PerFedAvg",
+    "PlatformOptimizer",
     "PlatformState",
+    "Prototypes",
     "Reptile",
+    "Scaffold",
 ]

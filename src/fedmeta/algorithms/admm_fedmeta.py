@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedmeta.algorithms import automatic_penalty
+from fedmeta.algorithms import local_duals
 from fedmeta.algorithms.algorithm import (
     Contribution,
     Fleet,
@@ -19,6 +19,7 @@ from fedmeta.algorithms.algorithm import (
     mean_update,
 )
 from fedmeta.algorithms.learners import MetaLearner
+from fedmeta.algorithms.platform_optimizer import AUTOMATIC, PlatformOptimizer
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import (
     SettingError,
@@ -30,14 +31,12 @@ from fedmeta.core.errors import (
 from fedmeta.core.meta_gradient import meta_gradient
 from fedmeta.core.objective import RECOMMENDED, Adaptation, Facts, Objective
 from fedmeta.core.randomness import Purpose
-from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.sample_sets import NodeData, Resplit
 from fedmeta.core.step_sizes import split
 from fedmeta.core.tree import Tree
 from fedmeta.priors import Regularizer, with_proximal
 
-_WITH_PENALTY = frozenset(
-    {"penalty_unit", "local_steps", "local_step_size", "platform", "rule", "dual_deviation"}
-)
+_WITH_PENALTY = frozenset({"penalty_unit", "local_step_size", "platform", "rule", "dual_deviation"})
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,11 @@ class ADMMFedMeta(MetaLearner):
     With K local steps of size η the dual is reached by z⁰ = y⁻,
     z^{k+1} = (1 − ηρ) z^k − ηρ w G(θ + (z^k − y⁻)/ρ), y = z^K; this is gradient descent on the
     augmented Lagrangian in θ_i, written in z = y⁻ + ρ(θ_i − θ). For K = 1, η = 1/ρ it is y = −wG,
-    which does not depend on ρ. So with penalty "auto", which goes with K = 1, a node sends y itself
-    and remembers nothing, and the platform finds ρ as it goes (`automatic_penalty`).
+    which does not depend on ρ. So with penalty "auto" and K = 1 a node sends y itself and remembers
+    nothing; with K > 1 it finds ρ_i and η by itself (`local_duals`; with η = 1/ρ the steps above
+    diverge wherever ρ is less than w times the smoothness of F_i) and sends y. The penalty is the
+    platform's own affair: its `server` takes a step along Σv_i = 2Y − Y⁻, Y = Σy_i, and finds the
+    length 1/ρ as it goes.
 
     Args:
         inner, curvature, difference, resplit: see `MetaLearner`.
@@ -67,12 +69,13 @@ class ADMMFedMeta(MetaLearner):
             keeps the last counted contribution of the others.
         dual_deviation: σ of a truncated normal y⁰; 0 starts from zero.
         prior: λ, θ_p and the divergence, or None.
-        first_penalty: ρ of the first round under "auto"; 1/ρ is how far what a layer puts out moves
-            then, as a share of what goes in.
-        longest_step: the largest 1/ρ under "auto". Shorter steps learn slower and may generalise
-            better: `fedmeta tune --grid longest_step=0.005,0.01,0.02` finds out.
-        averaging: under "auto" the model is an average of the accepted θ, in which older ones fade
-            by this factor 0 ≤ β < 1 from round to round; 0 is the last one alone.
+        server: the platform's step under "auto", a `PlatformOptimizer` that finds its own length;
+            by default orthogonal directions and an average of the accepted θ. With
+            P = ρ (M Mᵀ)^½ and M the mean of V = 2Y − Y⁻ over some ten rounds, its step is P⁻¹M: a
+            penalty matrix for every layer.
+        extrapolate: under "auto" V = 2Y − Y⁻ as in ADMM; otherwise V = Y.
+        duals: under "auto" with K > 1 a node remembers its dual; otherwise it starts from 0 in
+            every round, and local steps are proximal ones.
 
     Example:
         >>> ADMMFedMeta(penalty=0.3).passes
@@ -96,10 +99,10 @@ class ADMMFedMeta(MetaLearner):
     rule: Literal["participants", "stale"] = "participants"
     dual_deviation: float = 0.0
     prior: Regularizer | None = None
-    resplit: bool = field(default=True, kw_only=True)
-    first_penalty: float = field(default=1000.0, kw_only=True)
-    longest_step: float = field(default=0.01, kw_only=True)
-    averaging: float = field(default=0.9, kw_only=True)
+    server: PlatformOptimizer | str = field(default=AUTOMATIC, kw_only=True)
+    extrapolate: bool = field(default=True, kw_only=True)
+    resplit: Resplit = field(default="classes", kw_only=True)
+    duals: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,6 +118,9 @@ class ADMMFedMeta(MetaLearner):
             with_proximal(self.prior)  # refuses what has no such step
         if isinstance(self.penalty, str):
             require_choice("penalty", self.penalty, ("auto",))
+            length = self.optimizer.step_size
+            searched = length == "auto"
+            require(searched, "server.step_size", length, "'auto', since penalty is 'auto'")
             for each in fields(self):  # what needs a penalty that the nodes know
                 value = getattr(self, each.name)
                 if each.name in _WITH_PENALTY and value != each.default:
@@ -126,10 +132,14 @@ class ADMMFedMeta(MetaLearner):
             rhos = self.penalty if isinstance(self.penalty, Mapping) else {"": self.penalty}
             for node, rho in rhos.items():
                 require_positive(f"penalty ρ{f' of node {node!r}' if node else ''}", rho)
-        require_positive("first_penalty", self.first_penalty)
-        require_positive("longest_step", self.longest_step)
-        fades = 0 <= self.averaging < 1
-        require(fades, "averaging", self.averaging, "a number from 0 to below 1")
+            for name in ("extrapolate", "duals"):
+                if not getattr(self, name):
+                    raise SettingError(f"{name} is False but penalty is a number", "leave it out")
+        if self.local_steps == 1 and not self.duals:
+            raise SettingError(
+                "duals is False but local_steps is 1, where no dual is remembered",
+                "leave it out, or give more local steps",
+            )
 
     @property
     def automatic(self) -> bool:
@@ -165,7 +175,7 @@ class ADMMFedMeta(MetaLearner):
             self.prior.checked(theta)
         joint = self.started(theta)
         if self.automatic:
-            return self.separated(joint, automatic_penalty.start(joint, self.first_penalty))
+            return self.separated(joint, self.optimizer.start(joint))
         if self.rule == "stale":
             return self.separated(joint, {"uploads": tree.scale(fleet.penalty, joint)})
         return self.separated(joint, {"duals": tree.zeros_like(joint)})
@@ -181,11 +191,14 @@ class ADMMFedMeta(MetaLearner):
     def init_node(self, theta: Tree, facts: Facts) -> NodeState:
         """y⁰ and, for the rule "stale", what the platform assumes was sent: u⁰ = ρθ¹.
 
-        Under "auto" nothing: K = 1 needs no y⁻, and the platform forms Σv_i itself.
+        Under "auto" K = 1 needs no y⁻, and the platform forms Σv_i itself; K > 1 needs ỹ⁻ and L̂.
         """
-        if self.automatic:
-            return {}
         joint = self.started(theta)
+        if self.automatic:
+            if self.local_steps == 1:
+                return {}
+            unknown = torch.zeros_like(facts.weight)
+            return {"dual": tree.zeros_like(joint), "smoothness": {"largest": unknown}}
         dual = tree.zeros_like(joint)
         if self.dual_deviation > 0:
             stream = randomness.fold(facts.key, Purpose.DUAL)
@@ -199,7 +212,9 @@ class ADMMFedMeta(MetaLearner):
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
     ) -> tuple[Contribution, NodeState]:
-        """Steps 1-5 of the algorithm; returns v_i and the new dual (under "auto" y_i alone)."""
+        """Steps 1-5 of the algorithm; returns v_i and the new dual (under "auto" y_i)."""
+        if self.automatic and self.local_steps > 1:
+            return self._solved_step(objective, theta, node, data, facts)
         if self.automatic:
             gradient, loss = meta_gradient(objective, self.meta_gradient, theta, data, facts)
             dual = tree.scale(-facts.weight, gradient)
@@ -225,6 +240,25 @@ class ADMMFedMeta(MetaLearner):
             "primal_squared": tree.squared_norm(moved) / rho**2,
         }
         return Contribution(update, rho, metrics), state
+
+    def _solved_step(
+        self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
+    ) -> tuple[Contribution, NodeState]:
+        """K local steps of the node's own size; sends w_i ỹ. A round draws once, for all steps."""
+
+        def gradient(place: Tree) -> tuple[Tree, Tensor]:
+            return meta_gradient(objective, self.meta_gradient, place, data, facts)
+
+        largest = node["smoothness"]["largest"]
+        found = local_duals.solved(
+            gradient, theta, node["dual"], largest, self.local_steps, self.duals
+        )
+        metrics = {
+            "meta_loss": facts.weight * found.loss,
+            "primal_squared": tree.squared_norm(found.moved),
+        }
+        sent = Contribution(tree.scale(facts.weight, found.dual), facts.weight, metrics)
+        return sent, {"dual": found.dual, "smoothness": {"largest": found.smoothness}}
 
     def _dual_step(self, dual: Tree, gradient: Tree, w: Tensor, rho: Tensor) -> Tree:
         """z ← (1 − ηρ) z − ηρ w G."""
@@ -281,20 +315,15 @@ class ADMMFedMeta(MetaLearner):
             prior = self.prior.fitted(state.theta)
             loss = loss + prior.value(state.theta)
             dual = {**dual, **tree.subtract(split(dual)[0], prior.gradient(state.theta))}
-        updated, memory, metrics = automatic_penalty.step(
-            joint, state.memory, dual, loss, total.weight, self.averaging, self.longest_step
+        ahead = None
+        if self.extrapolate:  # V = 2Y − Y⁻; Y in the first round, so that it is not twice as long
+            before, first = state.memory["dual"], state.memory["search"]["rounds"] == 0
+            ahead = {n: torch.where(first, y, 2 * y - before[n]) for n, y in dual.items()}
+        updated, memory, metrics = self.optimizer.step(
+            joint, state.memory, dual, loss, total.weight, ahead
         )
+        metrics["meta_loss"] = metrics.pop("loss")
         return self.separated(updated, memory), metrics
-
-    def model(self, state: PlatformState) -> Tree:
-        """θ; under "auto" the average of those that their round has found good."""
-        return split(state.memory["average"])[0] if self.automatic else state.theta
-
-    def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target adapts as the nodes did, with the step sizes of `model`."""
-        if not self.automatic:
-            return super().adaptation(state)
-        return super().adaptation(self.separated(dict(state.memory["average"]), state.memory))
 
 
 def _distance(a: Tree, b: Tree | None) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from fedmeta.algorithms.algorithm import Contribution, Fleet, Metrics, NodeState, PlatformState
+from fedmeta.algorithms.algorithm import Contribution, NodeState
 from fedmeta.algorithms.learners import MetaLearner
-from fedmeta.algorithms.server_optimizer import ServerOptimizer
+from fedmeta.algorithms.platform_optimizer import PlatformOptimizer
 from fedmeta.core import tree
 from fedmeta.core.meta_gradient import meta_gradient
 from fedmeta.core.objective import Facts, Objective
@@ -19,13 +19,13 @@ from fedmeta.core.tree import Tree
 class FedMeta(MetaLearner):
     """MAML with the tasks on the nodes; with curvature "none" it is first-order MAML.
 
-    Node:      G_i(θ)
-    Platform:  θ⁺ = θ − β Σ w_i G_i(θ) / Σ w_i,  or Adam with that gradient
+    Node:      Δ_i = −G_i(θ)
+    Platform:  θ⁺  = θ + β D(Σ w_i Δ_i / Σ w_i)
 
     Args:
         inner, curvature, difference: see `MetaLearner`.
-        step_size: β > 0.
-        optimizer: "sgd" or "adam".
+        server: β and the direction D, see `PlatformOptimizer`; plain steps of 0.1 by default. In
+            settings files `step_size` and `optimizer` ("sgd" or "adam") stand for them as well.
 
     Example:
         >>> FedMeta(curvature="none").passes
@@ -37,22 +37,7 @@ class FedMeta(MetaLearner):
 
     name: ClassVar[str] = "fedmeta"
 
-    step_size: float = 0.1
-    optimizer: Literal["sgd", "adam"] = "sgd"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ServerOptimizer(self.optimizer, self.step_size)  # checks both
-
-    @property
-    def server(self) -> ServerOptimizer:
-        """The platform's optimiser."""
-        return ServerOptimizer(self.optimizer, self.step_size)
-
-    def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
-        """θ and the optimiser's moments."""
-        start = self.server.platform_state(self.started(theta))
-        return self.separated(start.theta, start.memory)
+    server: PlatformOptimizer | str = field(default=PlatformOptimizer("plain", 0.1), kw_only=True)
 
     def node_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
@@ -60,12 +45,4 @@ class FedMeta(MetaLearner):
         """One meta-gradient."""
         gradient, loss = meta_gradient(objective, self.meta_gradient, theta, data, facts)
         metrics = {"meta_loss": facts.weight * loss}
-        return Contribution(tree.scale(facts.weight, gradient), facts.weight, metrics), node
-
-    def platform_step(
-        self, state: PlatformState, total: Contribution, fleet: Fleet
-    ) -> tuple[PlatformState, Metrics]:
-        """One step of the optimiser."""
-        joint = PlatformState(self.joined(state), state.memory)
-        after, metrics = self.server.platform_step(joint, total)
-        return self.separated(after.theta, after.memory), metrics
+        return Contribution(tree.scale(-facts.weight, gradient), facts.weight, metrics), node

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
+import torch
+
 from fedmeta.algorithms.algorithm import (
     Algorithm,
     Contribution,
     Fleet,
     Metrics,
     PlatformState,
-    average_step,
+    mean_update,
 )
-from fedmeta.core import randomness, step_sizes
+from fedmeta.algorithms.platform_optimizer import PlatformOptimizer
+from fedmeta.core import randomness, step_sizes, tree
 from fedmeta.core.errors import require, require_positive
 from fedmeta.core.meta_gradient import (
     Curvature,
@@ -24,21 +27,49 @@ from fedmeta.core.meta_gradient import (
 )
 from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
 from fedmeta.core.randomness import Purpose
-from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.sample_sets import NodeData, Resplit
 from fedmeta.core.tree import Tree
 
 
 class StepLearner(Algorithm):
-    """An algorithm with an inner adaptation whose step sizes s may be learned.
+    """An algorithm whose platform takes a `PlatformOptimizer` and whose inner steps may be learned.
 
-    The platform keeps θ and, in its memory, s. Between nodes and platform there is one joint tree
-    {θ, s}; where nothing is learned it is θ itself.
+    A subclass writes `node_step`, with a contribution that is w_i times a displacement or a
+    negative gradient; the platform's step is the same for all. The platform keeps θ and, in its
+    memory, step sizes s and what its optimiser remembers. Between nodes and platform there is one
+    joint tree {θ, s}; where nothing is learned it is θ itself.
     """
 
     inner: Adaptation
+    server: PlatformOptimizer | str = PlatformOptimizer()
     local_steps: int = 1  # of a node in one round
     batch_size: int | None = None  # of a local step; None takes all of a node's samples
-    mixing: float = 1.0  # length of the platform's step towards the average
+    mixing: float = 1.0  # what the mean update is multiplied by
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.server, PlatformOptimizer | str)
+        require(fits, "server", self.server, 'a name, such as "adam", or a PlatformOptimizer')
+        object.__setattr__(self, "server", PlatformOptimizer.of(self.server))
+
+    @property
+    def optimizer(self) -> PlatformOptimizer:
+        """The platform's step."""
+        return PlatformOptimizer.of(self.server)
+
+    @property
+    def needs_losses(self) -> bool:
+        """To find the length of the platform's steps."""
+        return self.optimizer.needs_losses
+
+    @property
+    def gradients_per_update(self) -> float:
+        """How many gradients a node's update is worth, about: ηE of E local steps of size η.
+
+        A search for the platform's step length holds updates against losses, so it must know their
+        unit. An update that is a gradient is worth one.
+        """
+        size: float = getattr(self, "step_size", 1.0)
+        return size * self.local_steps * self.mixing
 
     def started(self, theta: Tree) -> Tree:
         """The joint tree before the first round: θ and s = 0."""
@@ -54,8 +85,9 @@ class StepLearner(Algorithm):
         return PlatformState(theta, {**memory, step_sizes.MEMORY: steps} if steps else memory)
 
     def init(self, theta: Tree, fleet: Fleet) -> PlatformState:
-        """θ and s = 0."""
-        return self.separated(self.started(theta), {})
+        """θ, s = 0 and what the optimiser remembers."""
+        joint = self.started(theta)
+        return self.separated(joint, self.optimizer.start(joint))
 
     def broadcast(self, state: PlatformState) -> Tree:
         """θ and s."""
@@ -64,14 +96,41 @@ class StepLearner(Algorithm):
     def platform_step(
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
-        """A step towards the average of what nodes made of θ and s."""
-        joint = PlatformState(self.joined(state), state.memory)
-        after, metrics = average_step(joint, total, self.mixing)
-        return self.separated(after.theta, after.memory), metrics
+        """The optimiser's step with the mean update; where no upload arrived all stays."""
+        joint, update = self.joined(state), tree.scale(self.mixing, mean_update(total))
+        worth = self.gradients_per_update
+        if not self.needs_losses:
+            after, memory, numbers = self.optimizer.step(
+                joint, state.memory, update, None, total.weight
+            )
+            arrived = total.weight > 0  # else moments, too, stay as they are
+            kept = {
+                slot: {n: torch.where(arrived, x, state.memory[slot][n]) for n, x in leaves.items()}
+                for slot, leaves in memory.items()
+            }
+            if memory:
+                after = {n: torch.where(arrived, leaf, joint[n]) for n, leaf in after.items()}
+            numbers["gradient_norm"] = numbers["gradient_norm"] / worth
+            return self.separated(after, {**state.memory, **kept}), numbers
+        name = next((each for each in ("meta_loss", "local_loss") if each in total.metrics), None)
+        if name is None:
+            return state, {}
+        loss = total.metrics[name] / total.weight
+        descent = tree.scale(1 / worth, update)
+        after, memory, numbers = self.optimizer.step(
+            joint, state.memory, descent, loss, total.weight
+        )
+        numbers[name] = numbers.pop("loss")
+        return self.separated(after, {**state.memory, **memory}), numbers
+
+    def model(self, state: PlatformState) -> Tree:
+        """θ, or the average that the optimiser keeps."""
+        return step_sizes.split(self.optimizer.model(state.theta, state.memory))[0]
 
     def adaptation(self, state: PlatformState) -> Adaptation:
-        """A target adapts by the inner adaptation, with the step sizes learned so far."""
-        steps = state.memory.get(step_sizes.MEMORY)
+        """A target adapts by the inner adaptation, with the step sizes that belong to `model`."""
+        _, steps = step_sizes.split(self.optimizer.model(self.joined(state), state.memory))
+        steps = steps or state.memory.get(step_sizes.MEMORY, {})  # which may not be averaged
         if not steps:
             return self.inner
         return replace(self.inner, factors=step_sizes.factors(self.inner, steps))
@@ -89,19 +148,24 @@ class MetaLearner(StepLearner):
             learned; a target adapts by it as well.
         curvature: how ∇²L·r is computed: "exact", "finite-difference" or "none".
         difference: δ_t of the finite difference.
-        resplit: divide the samples of a node anew into support and query set before every step.
+        resplit: divide the samples of a node anew into support and query set before every step:
+            "none", "random", or "classes", where every class stays in the support set.
+        server: the platform's step: "plain", "momentum", "adam", "yogi", "orthogonal" or a
+            `PlatformOptimizer`.
     """
 
     inner: Adaptation = Adaptation()
     _: KW_ONLY
     curvature: Curvature = "exact"
     difference: Schedule = InverseSchedule()
-    resplit: bool = False
+    resplit: Resplit = "none"
+    server: PlatformOptimizer | str = PlatformOptimizer()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         fits = isinstance(self.inner, Adaptation)
         require(fits, "inner", self.inner, "an Adaptation, such as Adaptation(step_size=0.1)")
-        MetaGradient(self.inner, self.curvature, self.difference)  # checks the curvature
+        MetaGradient(self.inner, self.curvature, self.difference, self.resplit)  # checks them
 
     @property
     def meta_gradient(self) -> MetaGradient:
@@ -133,22 +197,31 @@ class Baseline(StepLearner):
 
     Args:
         step_rate: β_s > 0; without effect where no step sizes are learned.
+        server: the platform's step: "plain", "momentum", "adam", "yogi", "orthogonal" or a
+            `PlatformOptimizer`.
     """
 
     _: KW_ONLY
     step_rate: float = 0.1
+    server: PlatformOptimizer | str = PlatformOptimizer()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive("step_rate", self.step_rate)
 
     @property
+    def local_passes(self) -> int:
+        """Gradients of mini-batches (or of all samples) that training θ takes of a node."""
+        return self.local_steps
+
+    @property
     def passes(self) -> Passes:
-        """One pass over all samples per local step, and what learning step sizes takes.
+        """One pass over all samples per local gradient, and what learning step sizes takes.
 
         That is one adaptation and one query gradient.
         """
         learned = self.inner.learned != "none"
-        return Passes(self.local_steps + learned * self.inner.steps, self.local_steps + learned)
+        return Passes(self.local_passes + learned * self.inner.steps, self.local_passes + learned)
 
     def gradients(self, support: int, query: int) -> float:
         """Mini-batches count by their samples."""
@@ -157,7 +230,7 @@ class Baseline(StepLearner):
             for size, held in ((self.batch_size, support + query), (self.inner.batch_size, support))
         )
         learning = self.inner.steps * inner_batch + query if self.inner.learned != "none" else 0
-        return self.local_steps * batch + learning
+        return self.local_passes * batch + learning
 
     def step_gradient(
         self, objective: Objective, joint: Tree, data: NodeData, facts: Facts

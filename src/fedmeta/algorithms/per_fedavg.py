@@ -23,8 +23,8 @@ class PerFedAvg(MetaLearner):
     Platform:  θ⁺  = θ + Σ w_i (θ_i − θ) / Σ w_i
 
     Args:
-        inner, curvature, difference: see `MetaLearner`; "finite-difference" is the Hessian-free
-            variant, "none" the first-order one.
+        inner, curvature, difference, server: see `MetaLearner`; "finite-difference" is the
+            Hessian-free variant, "none" the first-order one.
         step_size: β > 0.
         local_steps: E ≥ 1.
 

@@ -22,7 +22,7 @@ class Reptile(FedAvg):
         step_size: η > 0.
         batch_size: samples per local step; None takes all.
         inner: how a target adapts.
-        step_rate: see `Baseline`; ε shortens the step of s as it does that of θ.
+        step_rate, server: see `Baseline`; ε shortens the step of s as it does that of θ.
 
     Reference: Nichol, Achiam, Schulman, On First-Order Meta-Learning Algorithms, 2018.
     """

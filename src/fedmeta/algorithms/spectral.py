@@ -46,6 +46,19 @@ def directions(contributions: Tree) -> Tree:
     return {name: _direction(leaf) for name, leaf in contributions.items()}
 
 
+def squared_length(leaf: Tensor) -> float:
+    """‖D‖² of a tensor's direction D, were it found exactly: min(a, b)·max(1, a/b).
+
+    Example:
+        >>> import torch
+        >>> squared_length(torch.zeros(6, 2)), squared_length(torch.zeros(3))
+        (6.0, 3.0)
+    """
+    rows = leaf.shape[0] if leaf.ndim else 1
+    columns = leaf.numel() // rows
+    return min(rows, columns) * max(1.0, rows / columns)
+
+
 def _direction(leaf: Tensor) -> Tensor:
     matrix = leaf.reshape(leaf.shape[0] if leaf.ndim else 1, -1)
     rows, columns = matrix.shape

@@ -14,9 +14,21 @@ from typing import NoReturn
 from fedmeta.cli.argparse_shell import run_argparse
 from fedmeta.cli.command import Command
 from fedmeta.core.errors import FedmetaError
+from fedmeta.core.printable import printable
 
 _NAMES = (
-    *("train", "adapt", "export", "evaluate", "compare", "tune", "importance", "report", "data"),
+    *(
+        "train",
+        "adapt",
+        "predict",
+        "export",
+        "evaluate",
+        "compare",
+        "tune",
+        "importance",
+        "report",
+        "data",
+    ),
     *("diagnose", "sequence", "reproduce", "fleet", "certs", "platform", "edge", "ui"),
 )
 
@@ -45,10 +57,8 @@ def guarded(
         sys.stdout.flush()
     except FedmetaError as error:
         return _fail(error.for_shell, error.exit_code)
-    except KeyboardInterrupt:
-        return _fail(
-            "interrupted: a training run can be continued with fedmeta train --resume RUN", 130
-        )
+    except KeyboardInterrupt as stop:
+        return _fail(": ".join(["interrupted", *map(str, stop.args)]), 130)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         _drop_output()
         return 0
@@ -69,5 +79,5 @@ def _drop_output() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"fedmeta: {message}", file=sys.stderr)
+    print(printable(f"fedmeta: {message}"), file=sys.stderr)
     return code

@@ -51,6 +51,8 @@ def run(values: Values) -> None:
     for name in values["node"] or ():
         pair = certificates.make_node(folder, name)
         say(f"edge       {pair.secret}   give it to {name} and to nobody else")
+    for path in certificates.certify_nodes(folder):  # keys that edges have made themselves too
+        say(f"edge       {path}   give it to {path.stem}, with its key")
     if values["fence"]:
         gateway = Gateway(values["fence"], values["platform"] or Gateway().platform)
         path = write_gateway(folder, gateway).resolve()

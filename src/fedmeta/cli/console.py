@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedmeta.config.training import loss_of
 from fedmeta.core.errors import MissingExtraError
+from fedmeta.core.metrics import METRICS
+from fedmeta.core.printable import printable
 from fedmeta.core.run_folder import Record
 from fedmeta.core.storage import write_json, writing
 from fedmeta.training.callbacks import Callback
+from fedmeta.training.progress import status
 
 
 def say(text: str = "") -> None:
-    """A line of ordinary output."""
-    print(text, flush=True)  # whoever reads a log wants it now
+    """A line of ordinary output, as `printable`."""
+    print(printable(text), flush=True)  # whoever reads a log wants it now
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -36,11 +39,38 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for place, column in enumerate(columns):
         grid.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*(Text(printable(cell)) for cell in row))  # no markup: names are of others
     # A file or pipe has no width to squeeze the table into.
     console = Console() if sys.stdout.isatty() else Console(width=200, soft_wrap=True)
-    console.print(Text(title, style="bold"))
-    console.print(grid)
+    with console.capture() as drawn:
+        console.print(Text(printable(title), style="bold"))
+        console.print(grid)
+    print(drawn.get(), end="", flush=True)  # rich itself would end the program if nobody reads on
+
+
+@contextmanager
+def advising(advice: Callable[[], str]) -> Iterator[None]:
+    """Tell somebody who interrupts what follows how to go on.
+
+    Args:
+        advice: asked for when it happens.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(advice()) from error
+
+
+def continued_by(command: str, folder: Path, begun: str) -> str:
+    """The advice for a folder that can be gone on with once a file of it is there.
+
+    Example:
+        >>> continued_by("train", Path("runs/none"), "settings.json")
+        'nothing was written yet'
+    """
+    if not (folder / begun).is_file():
+        return "nothing was written yet"
+    return f"continue with fedmeta {command} --resume {shlex.quote(str(folder))}"
 
 
 def write_result(path: Path, value: object) -> None:
@@ -100,16 +130,72 @@ def percent(metric: str, value: float | None) -> str:
     """
     if value is None:
         return "–"
-    return f"{100 * value:.1f} %" if metric == "accuracy" else f"{value:.4g}"
+    share = metric in METRICS and METRICS[metric].share
+    return f"{100 * value:.1f} %" if share else f"{value:.4g}"
 
 
-def plus_minus(metric: str, mean: float, half_width: float | None) -> str:
-    """Mean ± half width of the 95 % interval, for people."""
-    if half_width is None:
-        return percent(metric, mean)
-    if metric == "accuracy":
-        return f"{100 * mean:.1f} ± {100 * half_width:.1f} %"
-    return f"{mean:.4g} ± {half_width:.2g}"
+def own_mean_lines(
+    target_metric: Mapping[str, Mapping[str, float | None]],
+    own_mean: Mapping[str, float],
+    steps: int,
+) -> list[str]:
+    """What a regression is held against, and a note where the adapted model is worse.
+
+    Args:
+        target_metric: statistics of the targets by number of steps, as in summary.json.
+        own_mean: the same of predicting each device's own mean; empty for classification.
+        steps: after how many the model counts as adapted.
+
+    Example:
+        >>> for line in own_mean_lines({"1": {"mean": 71.7}}, {"mean": 57.5}, 1):
+        ...     print(line)
+        each device's own mean: 57.5
+        note: after 1 step the model is worse than the mean of a device's own labels
+    """
+    if not own_mean:
+        return []
+    lines = [f"each device's own mean: {own_mean['mean']:.4g}"]
+    reached = target_metric.get(str(steps), {}).get("mean")
+    if reached is not None and reached > own_mean["mean"]:
+        s = "s" * (steps != 1)
+        lines.append(
+            f"note: after {steps} step{s} the model is worse than the mean of a device's own labels"
+        )
+    return lines
+
+
+def print_metrics(
+    metrics: Mapping[str, Mapping[str, Mapping[str, float]]],
+    baseline: Mapping[str, Any],
+    classes: Sequence[Mapping[str, Any]],
+    steps: int,
+) -> None:
+    """All metrics after adaptation beside what nothing has to be learned for, and every class.
+
+    Args:
+        metrics: as of `Evaluation.metrics`.
+        baseline: of every metric.
+        classes: as of `class_table`; tables of more than 12 are left to summary.json.
+        steps: after how many the model counts as adapted.
+    """
+    rows = [
+        [name, percent(name, row[str(steps)]["mean"]), percent(name, baseline.get(name))]
+        for name, row in metrics.items()
+        if str(steps) in row
+    ]
+    if not rows:
+        return
+    s = "s" * (steps != 1)
+    table(f"Means over nodes after {steps} step{s}", ["metric", "model", "baseline"], rows)
+    if baseline:
+        say(f"baseline: {baseline['of']}")
+    if 0 < len(classes) <= 12:
+        keys = ("recall", "precision", "f1", "auc")
+        lines = [
+            [str(row["name"]), str(row["samples"]), *(percent("f1", row[key]) for key in keys)]
+            for row in classes
+        ]
+        table("Classes over all samples of these nodes", ["class", "samples", *keys], lines)
 
 
 @contextmanager
@@ -120,6 +206,7 @@ def progress_bars() -> Iterator[Any]:
         return
     from rich import progress
     from rich.console import Console
+    from rich.markup import escape
 
     with progress.Progress(
         progress.TextColumn("[bold]{task.description}"),
@@ -129,23 +216,7 @@ def progress_bars() -> Iterator[Any]:
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
     ) as bars:
-        yield lambda label: RichProgress(bars, label)
-
-
-def status(record: Record) -> str:
-    """The latest numbers of a round, short.
-
-    Example:
-        >>> status({"round": 3, "meta_loss": 0.51234, "target": {"0": 0.5, "1": 0.75}})
-        'loss 0.5123  adapted 0.75'
-    """
-    loss = loss_of(record)
-    parts = [] if loss is None else [f"loss {loss:.4g}"]
-    target = record.get("target") or {"1": None}
-    reached = target.get("1", next(iter(target.values())))
-    if reached is not None:
-        parts.append(f"adapted {reached:.3g}")
-    return "  ".join(parts)
+        yield lambda label: RichProgress(bars, escape(printable(label)))
 
 
 class PlainProgress(Callback):
@@ -164,7 +235,7 @@ class PlainProgress(Callback):
         if time.monotonic() - self._last > 2 or number == self._rounds:
             self._last = time.monotonic()
             line = f"{self._label}: round {number}/{self._rounds}  {status(record)}"
-            print(line, file=sys.stderr, flush=True)
+            print(printable(line), file=sys.stderr, flush=True)
 
 
 class RichProgress(Callback):

@@ -1,4 +1,4 @@
-"""`fedmeta data`: what a federation looks like before anything is trained on it.
+"""`fedmeta data`: a table's check-up, and what a federation looks like before training.
 
 And `fedmeta data get NAME`, which brings a public data set here.
 """
@@ -11,18 +11,22 @@ from typing import Any
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values, under
-from fedmeta.cli.console import say, write_result
+from fedmeta.cli.console import say, table, write_result
 from fedmeta.cli.data_get import get
 from fedmeta.config.spec import RunSpec
+from fedmeta.core.errors import SettingError
 from fedmeta.data import describe, load
+from fedmeta.data.checkup import Checkup, check_up
+from fedmeta.data.readers.table import is_table
 
 PARAMETERS = (
     Parameter(
         "get",
-        "'get NAME' fetches fashion-mnist, cifar10, cifar100 or huggingface:OWNER/NAME instead.",
+        "A file, as --data; or 'get NAME', which fetches fashion-mnist, cifar10, cifar100 or "
+        "huggingface:OWNER/NAME.",
         argument=True,
         many=True,
-        metavar="[get NAME]",
+        metavar="[FILE | get NAME]",
     ),
     *options.CONFIG,
     options.SEED,
@@ -32,6 +36,7 @@ PARAMETERS = (
         short="o",
         metavar="FILE",
     ),
+    Parameter("html", "Write the check-up of a table as a page.", metavar="FILE.html"),
     *options.DATA,
     *under(
         "Getting data",
@@ -44,16 +49,34 @@ PARAMETERS = (
     ),
 )
 _SHADES = " ░▒▓█"
-_MOST_NODES, _MOST_CLASSES = 60, 40
+_MOST_NODES, _MOST_CLASSES, _MOST_COLUMNS = 60, 40, 40
 
 
 def run(values: Values) -> None:
-    """Describe a federation: nodes, sizes, classes per node as a picture. Or get public data."""
+    """Check a table up and describe its federation: columns, nodes, classes. Or get public data."""
+    named = list(values["get"] or ())
+    if len(named) == 1 and named != ["get"] and values["data"] is None:
+        values = {**values, "data": values["get"][0], "get": None}
     if values["get"]:
         get(values)
         return
     settings = RunSpec.from_dict(options.settings_table(PARAMETERS, values))
-    about = describe(load(settings.data_settings, settings.training.seed))
+    data, seed, found = settings.data_settings, settings.training.seed, None
+    path = Path(data.name).expanduser()
+    if is_table(path) and path.is_file():
+        found = check_up(data, seed)
+        print_checkup(found)
+        if values["html"]:
+            from fedmeta.report.checkup_page import write_checkup
+
+            write_checkup(Path(values["html"]), found)
+            say(f"page written to {values['html']}")
+        if found.problem is not None:
+            raise found.problem
+    elif values["html"]:
+        raise SettingError("--html is for tables", "name a .csv or .parquet file")
+    federation = (found and found.federation) or load(data, seed)
+    about = describe(federation)
     counts = about["counts"]
     say(f"{about['name']}: {about['task']['kind']}, samples of shape {tuple(about['input_shape'])}")
     say(
@@ -68,7 +91,27 @@ def run(values: Values) -> None:
         say()
         say(picture(about["nodes"], names))
     if values["out"]:
-        write_result(Path(values["out"]), about)
+        checked = {} if found is None else {"checkup": found.facts()}
+        write_result(Path(values["out"]), {**about, **checked})
+
+
+def print_checkup(found: Checkup) -> None:
+    """Columns, and what to change."""
+    columns = ["column", "holds", "used as", "values", "different", "missing", "remark"]
+    rows = [
+        [c.name or "(no name)", c.kind, c.role, c.values, str(c.different), str(c.gaps), c.remark]
+        for c in found.columns[:_MOST_COLUMNS]
+    ]
+    table(f"{found.file}: {found.rows} rows, {len(found.columns)} columns", columns, rows)
+    if len(found.columns) > _MOST_COLUMNS:
+        say(f"… and {len(found.columns) - _MOST_COLUMNS} more columns (all: --html or --out)")
+    if found.classes:
+        total, shown = sum(found.classes.values()), list(found.classes.items())[:10]
+        told = ", ".join(f"{name} {count} ({count / total:.0%})" for name, count in shown)
+        say(f"classes: {told}{', …' if len(found.classes) > 10 else ''}")
+    for line in found.change:
+        say(f"change:  {line}")
+    say()
 
 
 def picture(nodes: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
@@ -99,7 +142,7 @@ def picture(nodes: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
     return "\n".join([*lines, "  ".join([*named, *more, "● target"])])
 
 
-COMMAND = Command("data", PARAMETERS, run, "--data digits --partition dirichlet --nodes 30")
+COMMAND = Command("data", PARAMETERS, run, "machines.csv --node machine --html machines.html")
 
 if __name__ == "__main__":
     COMMAND.main()

@@ -26,7 +26,8 @@ def get(values: Values) -> None:
     """Bring a public data set here and say how to use it."""
     if values["get"][0] != "get" or len(values["get"]) != 2:
         raise SettingError(
-            f"{' '.join(values['get'])!r} is not understood", "write fedmeta data get NAME"
+            f"{' '.join(values['get'])!r} is not understood",
+            "write fedmeta data FILE, or fedmeta data get NAME",
         )
     name = str(values["get"][1])
     if name.startswith(HUB):

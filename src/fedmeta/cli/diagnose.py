@@ -15,7 +15,7 @@ from fedmeta.config.toml_files import nested
 from fedmeta.core.errors import MissingExtraError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize
-from fedmeta.core.storage import write_json
+from fedmeta.core.storage import seal_again, write_json
 from fedmeta.fleet.reopen import own_federation, stored_part, stored_table
 from fedmeta.report import format as fmt
 from fedmeta.report.diagnosis_page import against, constant_rows, headline, write_diagnosis
@@ -52,11 +52,19 @@ def run(values: Values) -> None:
     with progress_bars() as bars:
         bar = bars("replay")
         bar.on_start(1, len(history))
-        diagnosis = diagnose_run(job, history, settings, bar.on_round)
+        search_bar = bars("constants")
+
+        def on_part(done: int, parts: int) -> None:
+            if done == 1:
+                search_bar.on_start(1, parts)
+            search_bar.on_round({"round": done})
+
+        diagnosis = diagnose_run(job, history, settings, bar.on_round, on_part)
     found = diagnosis.as_json()
     title = f"{job.algorithm.name} on {job.federation.name}"
     _print(diagnosis, found, title)
     write_json(folder.path / "diagnosis.json", found)
+    seal_again(folder.path / "diagnosis.json")
     say(f"numbers  {folder.path / 'diagnosis.json'}")
     page = folder.path / "diagnosis.html"
     try:
@@ -82,7 +90,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
     machinery = {**stored_part(folder, "execution"), **given(values, "device", "memory")}
     execution = deserialize(Execution, machinery, "execution")
     settings = with_strength(replace(settings, execution=execution), federation)
-    job = prepare(settings, federation)
+    job = prepare(settings, federation, traced="head" in stored)
     identity = identify(job, None, stored)
     # Where it is computed now may differ: what that changes, the replay tells.
     laid_out = {"execution": stored["settings"]["execution"]}
@@ -91,7 +99,10 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
 
 
 def _print(diagnosis: Diagnosis, found: dict[str, Any], title: str) -> None:
-    say(f"{title}: {headline(found)}")
+    say(title)
+    for line in found["plain"]:
+        say(f"  {line}")
+    say(f"theory: {headline(found)}")
     for note in found["notes"]:
         say(f"  {note}")
     along = found["along"]

@@ -52,8 +52,9 @@ def run(values: Values) -> None:
     data = EdgeData(str(path), values["label"], values["node"])
     check_readable(data)
     home = Path(values["home"] or f"edges/{name}")
-    Edge(name, data, given(values, "device", "threads", "memory")).save(home)
-    certs = None if values["insecure"] else Path(values["certs"] or "certs")
+    certs = None if values["insecure"] else Path(values["certs"] or "certs").absolute()
+    machine = given(values, "device", "threads", "memory")
+    Edge(name, data, machine, str(certs or "")).save(home)
     if values["prepare"]:
         node = programs.supernode(name, home, values["platform"], certs)
         say(programs.typed(node, home / "flower"))

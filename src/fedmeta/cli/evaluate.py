@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import percent, table, write_result
+from fedmeta.cli.console import own_mean_lines, percent, print_metrics, say, table, write_result
 from fedmeta.config.execution import Execution
 from fedmeta.config.toml_files import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
+from fedmeta.core.calibration import SHARE
 from fedmeta.core.errors import DivergedError, SettingError, require, require_positive
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize
+from fedmeta.data.encoding import model_encoding
 from fedmeta.data.federation import Federation
 from fedmeta.data.loading import deal_out, read
 from fedmeta.data.settings import DataSettings
+from fedmeta.evaluation.baseline import baseline
+from fedmeta.evaluation.calibrating import Abstaining, abstaining
 from fedmeta.evaluation.evaluate import evaluate_model
+from fedmeta.evaluation.majority import majority, majority_note
 from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
 
@@ -25,6 +31,10 @@ PARAMETERS = (
     Parameter("run", "Folder of a finished run.", argument=True),
     Parameter("steps", "Numbers of adaptation steps, e.g. 0,1,5.", metavar="N,N,…"),
     Parameter("inner_step_size", "Another step size α for the adaptation.", float),
+    Parameter("decide", "Measure also nodes that decide whether and how to adapt.", bool),
+    Parameter(
+        "abstain", "Share of answers to leave open, the least sure ones.", float, default="0.1"
+    ),
     Parameter("per_node", "Print every target node.", bool),
     Parameter("out", "Write the numbers to this JSON file.", short="o", metavar="FILE"),
     Parameter("seed", "Of nodes of other data (--data).", int, short="s", setting="training.seed"),
@@ -57,7 +67,22 @@ def run(values: Values) -> None:
     machinery = merged([stored_part(folder, "execution"), subtable(given, "execution")])
     execution = deserialize(Execution, machinery, "execution")
     model = replace(model, adaptation=rule)
-    result = evaluate_model(model, federation, steps, execution=execution, seed=training.seed)
+    result = evaluate_model(
+        model,
+        federation,
+        steps,
+        execution=execution,
+        seed=training.seed,
+        decides=bool(values["decide"]),
+    )
+    share = SHARE if values["abstain"] is None else values["abstain"]
+    if values["abstain"] is not None and model.calibration is None:
+        raise SettingError(
+            "the model has no calibration: it predicts values, or was trained by an older "
+            "version, with dp or over a fleet",
+            "leave --abstain out, or train it again in one process",
+        )
+    unsure = abstaining(model, federation, execution, training.seed, share)
     metric, summary = result.metric, result.summary()
     columns = ["steps", "mean", "by samples", "median", "worst decile"]
     keys = ["mean", "weighted_mean", "median", "worst_decile"]
@@ -69,14 +94,42 @@ def run(values: Values) -> None:
     if precise:
         columns.append("precise")
         rows = [[*row, percent(metric, precise[row[0]]["mean"])] for row in rows]
+    decided = result.decided_summary()
+    if decided:
+        shown = [percent(metric, decided["target"].get(key)) for key in keys]
+        more = [percent(metric, decided["precise"]["mean"])] if "precise" in decided else []
+        rows.append(["decided", *shown, *more])
     table(f"{metric} of {len(result.nodes)} target nodes of {federation.name}", columns, rows)
+    for line in own_mean_lines(summary, result.own_mean(), rule.steps):
+        say(line)
+    used = rule.steps if str(rule.steps) in summary else max(map(int, summary))
+    always, details = baseline(federation), result.details
+    print_metrics(result.metrics(), always, details.get("classes", ()), used)
+    if decided:
+        chosen = decided["target"]["choices"].items()
+        say("decided: " + ", ".join(f"{name} on {count}" for name, count in chosen) + " nodes")
+    if unsure is not None:
+        say(_abstained(unsure))
     if values["per_node"]:
         names = [*summary]
         each = [
-            [row["name"], str(row["query"]), *(percent(metric, row["metric"][s]) for s in names)]
+            [
+                row["name"],
+                str(row["query"]),
+                *(percent(metric, row["metric"][s]) for s in names),
+                *([percent(metric, row["decided"]), row["choice"]] if decided else []),
+            ]
             for row in result.per_node()
         ]
-        table("Every target node", ["node", "query", *(f"{s} steps" for s in names)], each)
+        more = ["decided", "choice"] if decided else []
+        table(
+            "Every target node",
+            ["node", "query", *(f"{s} step{'s' * (s != '1')}" for s in names), *more],
+            each,
+        )
+    reached = summary[str(used)]["mean"] if metric == "accuracy" else None
+    if note := majority_note(majority(federation), reached):
+        say(f"note     {note}")
     for count in (rule.steps,) if rule.steps in steps else steps:
         if not result.is_finite(count):
             raise DivergedError(
@@ -85,8 +138,33 @@ def run(values: Values) -> None:
                 "lower the inner step size or evaluate after fewer steps",
             )
     if values["out"]:
-        found = {"target_metric": summary, "precise_metric": precise, "targets": result.per_node()}
+        found = {
+            "target_metric": summary,
+            "precise_metric": precise,
+            "own_mean": result.own_mean(),
+            "targets": result.per_node(),
+            "metrics": result.metrics(),
+            "baseline": always,
+            **details,
+        }
+        found |= {"decided_metric": decided} if decided else {}
+        found |= {} if unsure is None else {"abstaining": unsure.to_dict()}
         write_result(Path(values["out"]), found)
+
+
+def _abstained(found: Abstaining) -> str:
+    """What comes of leaving answers open, and what the source nodes have promised of it.
+
+    Example:
+        >>> _abstained(Abstaining(0.1, 0.85, 0.9, 0.95, (0.93, 0.96), 0.01)).partition("(")[2]
+        '+5.0 ± 1.0 points; promised: answers 90.0 %, +3.0 points)'
+    """
+    answered = "none" if math.isnan(found.answered) else f"{100 * found.answered:.1f} %"
+    return (
+        f"abstaining: answers {100 * found.coverage:.1f} % of the samples, {answered} of these "
+        f"rightly ({100 * found.gained:+.1f} ± {100 * found.half_width:.1f} points; promised: "
+        f"answers {100 * (1 - found.share):.1f} %, {100 * found.promised_gain:+.1f} points)"
+    )
 
 
 def _other_federation(folder: RunFolder, model: MetaModel, data: Table, seed: int) -> Federation:
@@ -104,8 +182,8 @@ def _other_federation(folder: RunFolder, model: MetaModel, data: Table, seed: in
             f"{folder.path} was trained on",
             "leave out --data, --seed and other settings of the data, or name other data",
         )
-    features = model.about.get("features") or None
-    return deal_out(read(settings, seed, features=features), settings, seed)
+    pool = read(settings, seed, encoding=model_encoding(model.about))
+    return deal_out(pool, settings, seed)
 
 
 def _steps(text: str | None) -> tuple[int, ...]:

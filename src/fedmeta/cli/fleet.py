@@ -10,7 +10,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values, given, under
 from fedmeta.cli.console import print_report, progress_bars, results_folder, say, table
 from fedmeta.cli.train import PARAMETERS as TRAIN
-from fedmeta.cli.train import print_result
+from fedmeta.cli.train import HeadLine, print_result
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import RunFolderError, SettingError
@@ -26,11 +26,16 @@ FLEET = under(
     Parameter("edges", "How many edges to wait for before the first round.", int, default="2"),
     Parameter("quorum", "Share of the edges asked that must answer.", float, default="0.5"),
     Parameter("deadline", "Longest wait for a round's answers, in seconds.", float, default="300"),
+    Parameter("strikes", "Rounds with impossible messages that quarantine an edge.", int),
+    Parameter("max_samples", "Most samples that a node may claim.", int, default="100000"),
+    Parameter("max_edge_samples", "Most samples that an edge may claim.", int),
+    Parameter("max_weight", "What an edge counts for at most, in medians.", float, default="4"),
     Parameter("insecure", "Neither encrypt nor authenticate: on trusted networks only.", bool),
     Parameter("port", "Where the platform listens.", int),
     options.option("uplink.secure_aggregation", "Let the platform see the sum of all edges alone."),
 )
 _LEFT_OUT = ("seeds", "lost", "track")
+_LIMITS = ("strikes", "max_samples", "max_edge_samples", "max_weight")
 PARAMETERS = (*FLEET, *(each for each in TRAIN if each.name not in _LEFT_OUT))
 
 
@@ -43,7 +48,7 @@ def run(values: Values) -> None:
     place = edges_folder(folder)
     certs = None if values["insecure"] else place / "certs"
     with progress_bars() as bar:
-        run_trial(folder, place, certs, values["port"], [bar(folder.name)])
+        run_trial(folder, place, certs, values["port"], [HeadLine(folder), bar(folder.name)])
     print_outcome(folder)
 
 
@@ -82,7 +87,7 @@ def fleet_settings(values: Values, before: FleetSettings | None = None) -> Fleet
 
     fields = {
         **asdict(before or FleetSettings()),
-        **given(values, "edges", "quorum", "deadline"),
+        **given(values, "edges", "quorum", "deadline", *_LIMITS),
         "authenticated": not values["insecure"],
     }
     return deserialize(FleetSettings, fields, "fleet")
@@ -140,7 +145,7 @@ def resumed(parameters: tuple[Parameter, ...], values: Values) -> Path:
     if (other := difference(merged([plan.table, now]), merged([plan.table, asked]))) is not None:
         raise RunFolderError(
             f"run {folder} was started with other settings: {other}",
-            "resume it as it was started (only rounds, quorum and deadline may change)",
+            "resume it as it was started (only rounds, quorum, deadline and limits may change)",
         )
     fleet = fleet_settings(values, plan.fleet)
     replace(plan, table=merged([plan.table, now]), fleet=fleet).save(folder)

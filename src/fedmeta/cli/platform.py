@@ -9,6 +9,7 @@ from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values, under
 from fedmeta.cli.console import progress_bars, results_folder, say
 from fedmeta.cli.train import PARAMETERS as TRAIN
+from fedmeta.cli.train import HeadLine
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import FedmetaError
@@ -16,7 +17,7 @@ from fedmeta.core.errors import FedmetaError
 _DEFAULT_PORT = 8000
 _LEFT_OUT = (
     *("seeds", "lost", "track"),
-    *("data", "folder", "partition", "nodes", "classes_per_node", "precise"),
+    *("data", "folder", "partition", "nodes", "classes_per_node", "shots", "queries", "precise"),
 )
 PARAMETERS = (
     *fleet.FLEET,
@@ -50,7 +51,7 @@ def run(values: Values) -> None:
         _say_how_to_join(certs, address, port)
         try:
             with progress_bars() as bar:
-                run_to_end(host, superlink, [bar("fleet")])
+                run_to_end(host, superlink, [HeadLine(folder), bar("fleet")])
         except FedmetaError:
             fleet.print_edges(folder)
             raise

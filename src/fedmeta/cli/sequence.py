@@ -7,11 +7,12 @@ from typing import Any
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import plus_minus, print_report, progress_bars, results_folder, say, table
+from fedmeta.cli.console import print_report, progress_bars, results_folder, say, table
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import SettingError, require
 from fedmeta.core.run_folder import difference
 from fedmeta.core.user_code import refuse_code
+from fedmeta.studies.comparison import reached
 from fedmeta.studies.sequences import read_sequence, ready, run_sequence
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.folder import begin, conclude, declared
@@ -158,7 +159,7 @@ def print_sequence(result: dict[str, Any]) -> None:
 
 
 def _cell(found: dict[str, Any], metric: str = "accuracy") -> str:
-    return "–" if found["mean"] is None else plus_minus(metric, found["mean"], found["ci95"])
+    return "–" if found["mean"] is None else reached(metric, found["mean"], found["ci95"])
 
 
 COMMAND = Command("sequence", PARAMETERS, run, "digits --method none --method replay+euclidean")

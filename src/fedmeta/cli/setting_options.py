@@ -10,12 +10,12 @@ import re
 import tomllib
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, FedAvg, FedProx
 from fedmeta.cli.command import Parameter, Values, under
 from fedmeta.config.spec import RunSpec, layered
-from fedmeta.config.toml_files import Table, merged, nested, read_toml
+from fedmeta.config.toml_files import Table, merged, nested, parse_toml, read_toml
 from fedmeta.core.errors import SettingError, require
 from fedmeta.core.objective import RECOMMENDED
 
@@ -34,22 +34,29 @@ def option(setting: str, help: str = "", flag: str = "", **further: Any) -> Para
     if place[:1] == ["inner"]:
         owner = RECOMMENDED
     elif place[:1] == ["algorithms"]:
-        owner = ADMMFedMeta() if hasattr(ADMMFedMeta, name) else FedAvg()
+        owner = next(cls() for cls in (ADMMFedMeta, FedAvg, FedProx) if hasattr(cls, name))
     else:
         for each in place:
             owner = getattr(owner, each)
     hint, value = get_type_hints(type(owner))[name], getattr(owner, name)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
     kinds = [each for each in kinds if each is not NoneType]
-    off = value is None or value is False  # a switch is off where it is not given
+    simple = [each for each in kinds if get_origin(each) is not Literal]
+    if simple in ([bool], [int]):  # what else there is to say has no flag
+        kinds = simple
+    listed = get_origin(kinds[0]) is tuple and get_args(kinds[0])[0] is str and len(kinds) == 1
+    # A switch is off where it is not given.
+    off = value is None or value is False or (kinds == [bool] and value == "auto")
+    off = off or listed
+    default = None if off else f"{value:g}" if isinstance(value, float) else str(value)
     return Parameter(
         flag or name,
         help or described(type(owner), name),
         kinds[0] if kinds[0] in (int, float, bool) and len(kinds) == 1 else str,
         setting=setting,
-        default=None if off else f"{value:g}" if isinstance(value, float) else str(value),
+        many=listed,
         toml=len(kinds) > 1,
-        **further,
+        **{"default": default, **further},
     )
 
 
@@ -88,8 +95,8 @@ DATA = under(
     "Data",
     option(
         "data.name",
-        "digits, fashion-mnist, cifar10, cifar100, sinusoid, or your own .npz, .csv, .parquet "
-        "file or folder of images.",
+        "digits, glyphs, fashion-mnist, cifar10, cifar100, sinusoid, or your own .npz, .csv, "
+        ".csv.gz, .parquet file or folder of images.",
         flag="data",
         short="d",
     ),
@@ -97,22 +104,45 @@ DATA = under(
     option("data.partition", "random-classes, fixed-pairs, dirichlet, column or episodes."),
     option("data.nodes"),
     option("data.classes_per_node"),
+    option("data.shots"),
+    option("data.queries"),
     option("data.label"),
     option("data.node"),
+    option("data.features", "Feature columns: A,B,… or given several times.", metavar="A,B,…"),
+    option("data.drop", "Columns that are no features.", metavar="A,B,…"),
+    option("data.time", "Column for an ordered split: support before query.", metavar="COLUMN"),
+    option("data.delimiter", "Between values of a .csv.", default="found by itself"),
+    option("data.decimal", ". or , in numbers of a .csv.", default="found by itself"),
+    option("data.missing", "Missing values: error, mean (over source nodes) or drop (the row)."),
     option("data.task", "classification or regression."),
+    option("data.label_scaling", "Of a regression's labels: standard or none."),
     option("data.precise", "Judge every target on that many further samples of its classes."),
 )
 
 METHOD = under(
     "Method",
     option("model.name", "auto, cnn, mlp, linear, or file.py:function.", flag="model"),
-    Parameter("loss", "auto, cross-entropy, squared-error or file.py:function.", setting="loss"),
+    Parameter(
+        "loss",
+        "auto, cross-entropy, balanced-cross-entropy, squared-error or file.py:function.",
+        setting="loss",
+    ),
     option("inner.step_size", "α: step size of the adaptation.", flag="inner_step_size"),
     option("inner.steps", "Steps of the adaptation.", flag="inner_steps"),
     option("inner.scope", "What adaptation moves: head, all or name patterns.", "inner_scope"),
     option("inner.learned", "Learn step sizes of the adaptation: none, tensor or parameter."),
     option("training.rounds", "T: communication rounds.", short="r"),
-    option("augmentation.flip", "Mirror the devices' images at random in training."),
+    option(
+        "training.metric",
+        "What tunes, and stops with training.patience: accuracy, balanced-accuracy, f1, auc; mse, "
+        "mae, r2.",
+        default="accuracy or mse",
+    ),
+    option("training.decide", "Evaluate also targets that decide whether and how to adapt."),
+    option(
+        "augmentation.flip",
+        "Mirror the devices' images at random in training (colour images: always).",
+    ),
     option("augmentation.shift", "Shift the devices' images at random by so many pixels at most."),
 )
 
@@ -120,14 +150,20 @@ ALGORITHM = under(
     "Method",
     Parameter(
         "algorithm",
-        "admm-fedmeta, fedavg, per-fedavg, fedmeta, reptile, local-only, centralised, or "
-        "file.py:Class.",
+        f"{', '.join(ALGORITHMS)}, or file.py:Class.",
         short="a",
         setting="algorithm",
     ),
     option("algorithms.{algorithm}.penalty", "auto, or ρ (larger: slower, safer).", metavar="RHO"),
     option("algorithms.{algorithm}.step_size", "Outer step size of algorithms without ρ."),
+    Parameter(
+        "server",
+        "The platform's step: plain, momentum, adam, yogi, orthogonal, or a table of it.",
+        setting="algorithms.{algorithm}.server",
+        toml=True,
+    ),
     option("algorithms.{algorithm}.local_steps", "Steps a device takes per round."),
+    option("algorithms.{algorithm}.proximity", "μ of fedprox, α of feddyn: the pull to the model."),
     option("algorithms.{algorithm}.curvature", "exact, finite-difference or none."),
 )
 
@@ -168,6 +204,7 @@ MACHINE = under(
 UPLINK = under(
     "Uplink",
     option("uplink.guard.outliers", "Outsized contributions: keep, reject or clip.", "guard"),
+    option("uplink.robust.method", "Sum: sum, trimmed-mean, median or krum.", "robust"),
     option("uplink.privacy.dp", "Differential privacy of devices: none, local or central."),
     option("uplink.privacy.epsilon", "ε wanted over all rounds."),
     option("uplink.privacy.clip", "Largest norm of what a device sends, per weight."),
@@ -184,6 +221,8 @@ def settings_table(parameters: tuple[Parameter, ...], values: Values) -> Table:
         value = values.get(parameter.name)
         missing = value is None or value is False  # a switch that was not given sets nothing
         if parameter.setting is not None and not missing:
+            if parameter.many and value is not None:
+                value = [name.strip() for text in value for name in text.split(",")]
             given[parameter.setting] = parse_value(str(value)) if parameter.toml else value
     flags = nested(given)
     if own := flags.get("algorithms"):  # named only now: the path of one's own has dots
@@ -215,6 +254,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 def parse_value(text: str) -> Any:
     """A value as TOML writes it; what TOML cannot read is text."""
     try:
-        return tomllib.loads(f"value = {text.strip()}")["value"]
+        return parse_toml(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         return text.strip()
+    except ValueError as error:
+        raise SettingError(f"a value cannot be read ({error})", "give a smaller one") from error

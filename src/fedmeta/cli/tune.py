@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import plus_minus, progress_bars, say, table
-from fedmeta.config.toml_files import Table, subtable
-from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError
-from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.storage import write_json, writing
+from fedmeta.cli.console import advising, continued_by, progress_bars, say, table
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.toml_files import Table, merged, subtable
+from fedmeta.core.errors import (
+    FedmetaError,
+    MissingExtraError,
+    RunFolderError,
+    SettingError,
+    require_whole,
+)
+from fedmeta.core.run_folder import RunFolder, difference
+from fedmeta.core.storage import seal, unseal, write_json
+from fedmeta.core.user_code import refuse_code
 from fedmeta.data import Federation
+from fedmeta.evaluation.intervals import FEWEST
 from fedmeta.fleet.reopen import own_federation
-from fedmeta.studies.tune import Range, grid, random_points, tune
+from fedmeta.report.format import counted
+from fedmeta.studies.comparison import reached
+from fedmeta.studies.continuing import FILE, begun, declared
+from fedmeta.studies.search import Point
+from fedmeta.studies.tune import Range, grid, placed, random_points, tune
+
+_USUAL = "admm-fedmeta"
 
 PARAMETERS = (
     *options.CONFIG,
@@ -35,6 +51,7 @@ PARAMETERS = (
     options.SEED,
     Parameter("seeds", "How many repeats, each with its own held-out nodes and weights.", int),
     options.OUT,
+    Parameter("resume", "Continue the search in this folder.", metavar="FOLDER"),
     *options.DATA,
     *options.METHOD,
     *options.ALGORITHM,
@@ -61,24 +78,32 @@ def run(values: Values) -> None:
         points = grid({key: each for key, each in choices.items() if isinstance(each, list)})
     else:
         points = random_points(choices, values["trials"], seed=0)
-    folder = Path(values["out"]) if values["out"] else None
-    if folder is not None and ((folder / "tuning.json").exists() or (folder / "trials").exists()):
-        raise SettingError(
-            f"{folder} holds a search already", "choose another --out, or delete that folder"
+    points = points if choices else []
+    folder, resume = Path(values["out"]) if values["out"] else None, False
+    count = len(seeds)
+    begins: AbstractContextManager[None] = nullcontext()
+    if values["resume"]:
+        folder, resume = Path(values["resume"]), True
+        full, points, count = _resumed(folder, values, full, points, count)
+    elif folder is not None:
+        _check_points(full, points)  # a slip is told before anything is written
+        begins = begun(folder, "tune", {"table": full, "points": points, "seeds": count})
+    own_prior = any(key.startswith("prior.") for point in points for key in point)
+    earlier = _earlier(full) if own_prior else None
+    kept = nullcontext() if folder is None else RunFolder(folder).locked()
+    with begins, advising(lambda: _advice(folder)), kept, progress_bars() as bar:
+        result = tune(
+            full, points, range(count), lambda label: [bar(label)], folder, earlier, resume=resume
         )
-    earlier = _earlier(full) if any(key.startswith("prior.") for key in choices) else None
-    with progress_bars() as bar:
-        points = points if choices else []
-        result = tune(full, points, seeds, lambda label: [bar(label)], folder, earlier)
     rows = []
     for trial in result["trials"]:
         judged = [trial, *([trial["earlier"]] if earlier is not None else [])]
         rows.append(
             [
-                ("→ " if trial is result["best"] else "  ")
+                ("→ " if trial is result["best"] and result["crowned"] else "  ")
                 + ", ".join(f"{key}={value}" for key, value in trial["settings"].items()),
                 *(
-                    plus_minus(trial["metric"], each["mean"], each["ci95"])
+                    reached(trial["metric"], each["mean"], each["ci95"])
                     if trial["mean"] is not None
                     else "diverged"
                     for each in judged
@@ -92,13 +117,55 @@ def run(values: Values) -> None:
         f"--set {'' if key.startswith('prior.') else own}{key}={value}"
         for key, value in result["best"]["settings"].items()
     )
-    say(f"best: {best}")
+    if result["crowned"]:
+        say(f"best: {best}")
+    else:
+        say(f"{counted(count, 'seed')} cannot tell which is best: use --seeds {FEWEST} or more")
     if folder is not None:
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        unseal(folder)
         write_json(folder / "tuning.json", result)
+        seal(folder)
         say(f"kept in {folder}")
         _draw(result, folder)
+
+
+def _resumed(
+    folder: Path, values: Values, given: Table, points: list[Point], count: int
+) -> tuple[Table, list[Point], int]:
+    """What was asked for in a folder; what is given again must be as it was."""
+    if values["out"]:
+        raise SettingError("--out and --resume are both given", "it stays where it is")
+    asked = declared(folder, "tune")
+    table, known, seeds = asked.get("table"), asked.get("points"), asked.get("seeds")
+    if not isinstance(table, dict) or not isinstance(known, list):
+        raise RunFolderError(f"{folder / FILE} is damaged", "restore the file")
+    if not all(isinstance(point, dict) for point in known):
+        raise RunFolderError(f"{folder / FILE} is damaged", "restore the file")
+    require_whole("seeds", seeds, 1)
+    assert isinstance(seeds, int)
+    refuse_code(table, given, folder)
+    typed = {
+        "table": merged([table, given]),
+        "points": points or known,
+        "seeds": seeds if values["seeds"] is None else count,
+    }
+    found = difference({"table": table, "points": known, "seeds": seeds}, typed)
+    if found is not None:
+        raise RunFolderError(
+            f"{folder} was started with other settings: {found}", "leave them out to go on with it"
+        )
+    return table, known, seeds
+
+
+def _advice(folder: Path | None) -> str:
+    if folder is None:
+        return "nothing was kept; with --out FOLDER a search can be continued"
+    return continued_by("tune", folder, FILE)
+
+
+def _check_points(full: Table, points: list[Point]) -> None:
+    for point in points:
+        RunSpec.from_dict(merged([full, placed(str(full.get("algorithm", _USUAL)), point)]))
 
 
 def _earlier(full: Table) -> Federation | None:

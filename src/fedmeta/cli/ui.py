@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 import webbrowser
@@ -19,6 +20,7 @@ PARAMETERS = (
     Parameter("folder", "Folder that holds the runs.", argument=True),
     Parameter("port", "Port; 0 takes a free one.", int, default=str(PORT), short="p"),
     Parameter("host", "Address to listen on.", default=f"{HOST}, this machine alone"),
+    Parameter("token", "Who opens the page must know this; auto draws one.", default="none here"),
     Parameter("no_browser", "Only say where the page is.", bool),
 )
 
@@ -39,11 +41,31 @@ def run(values: Values) -> None:
         from fedmeta.ui.app import server
     except ImportError as error:
         raise MissingExtraError(str(error.name).split(".")[0], "ui") from error
-    page = server(folder, host)
+    token = _token(values["token"], host)
+    page = server(folder, host, token)
     with _listening(host, port) as listener:
-        _announce(folder, host, listener.getsockname()[1], browser=not values["no_browser"])
+        here = listener.getsockname()[1]
+        _announce(folder, host, here, token, browser=not values["no_browser"])
         with suppress(KeyboardInterrupt):
             page.run(sockets=[listener])
+
+
+def _token(given: str | None, host: str) -> str | None:
+    """What who opens the page must know; off this machine there has to be one."""
+    from fedmeta.ui.security import is_loopback
+
+    if given is None:
+        if not is_loopback(host):
+            raise SettingError(
+                f"{host} can be reached from elsewhere, where anybody could see your runs",
+                "give --token auto, or a token of your own",
+            )
+        return None
+    if given == "auto":
+        return secrets.token_urlsafe(24)
+    plain = len(given) >= 16 and all(c.isascii() and (c.isalnum() or c in "-_") for c in given)
+    require(plain, "token", f"{given[:2]}…", "auto, or at least 16 letters, digits, - or _")
+    return given
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -62,13 +84,13 @@ def _listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _announce(folder: Path, host: str, port: int, *, browser: bool) -> None:
-    from fedmeta.ui.security import is_loopback
-
+def _announce(folder: Path, host: str, port: int, token: str | None, *, browser: bool) -> None:
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    if token is not None:
+        address += f"?token={token}"
     say(f"page     {address}  (runs in {folder}; stop with Ctrl-C)")
-    if not is_loopback(host):
-        say("warning: whoever can reach this address sees your runs and their samples")
+    if token is not None:
+        say("warning: it is not encrypted; whoever can listen on the way sees runs and the token")
     sys.stdout.flush()
     # A browser in the terminal would get in the way: there must be a screen for its window.
     screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

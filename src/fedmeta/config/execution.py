@@ -16,6 +16,7 @@ from fedmeta.core.errors import SettingError, require, require_choice, require_p
 Path = Literal["auto", "measure", "batched", "loop"]
 Precision = Literal["full", "tf32", "bf16"]
 States = Literal["auto", "device", "host", "disk"]
+Frozen = Literal["auto", "once", "every-pass"]
 
 GIB = 2**30
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -45,6 +46,8 @@ class Execution:
         states: where nodes keep what they remember: on the "device", in "host" memory from where
             chunks are streamed, or on "disk" in a temporary memory-mapped file; "auto" takes the
             device if they fit half the budget, else the host.
+        frozen: a frozen body of the network is computed "once" per sample, or in "every-pass";
+            "auto" takes the first, but where inputs are changed at random in training.
     """
 
     device: str = "cpu"
@@ -56,12 +59,14 @@ class Execution:
     precision: Precision = "full"
     deterministic: bool = False
     states: States = "auto"
+    frozen: Frozen = "auto"
 
     def __post_init__(self) -> None:
         require_choice("dtype", self.dtype, tuple(_DTYPES))
         require_choice("path", self.path, ("auto", "measure", "batched", "loop"))
         require_choice("precision", self.precision, get_args(Precision))
         require_choice("states", self.states, get_args(States))
+        require_choice("frozen", self.frozen, get_args(Frozen))
         if self.memory is not None:
             require_positive("memory", self.memory)
         if self.precision != "full" and self.dtype != "float32":

@@ -26,18 +26,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from torch import nn
 
 from fedmeta.algorithms import ALGORITHMS, ADMMFedMeta, Algorithm
 from fedmeta.algorithms.algorithm import takes_prior, with_prior
+from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.algorithms.path_importance import PathKeeping
 from fedmeta.config.execution import Execution
+from fedmeta.config.server_settings import with_server_table
 from fedmeta.config.toml_files import Table, merged, subtable, with_preset
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import SettingError, nearest, require_choice
-from fedmeta.core.objective import Adaptation
+from fedmeta.core.objective import RECOMMENDED, Adaptation
+from fedmeta.core.older_settings import todays_hyper_parameters
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name, load_object
@@ -66,8 +69,8 @@ class RunSpec:
         augmentation: random flips and shifts of the source nodes' images.
         uplink: what happens to contributions on their way: guard, privacy, compression.
         prior: the earlier model that the algorithm's prior is read from.
-        loss: "auto", "cross-entropy", "squared-error", "file.py:function", or a callable
-            (outputs, labels) → losses.
+        loss: "auto", "cross-entropy", "balanced-cross-entropy", "squared-error",
+            "file.py:function", or a callable (outputs, labels) → losses.
         start: parameters to start from instead of the model's own: a run or file (the key `init` of
             settings files), or a tree.
         importance: "fisher" or "path", to be stored with the run for later tasks, or "none".
@@ -207,7 +210,9 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     """The algorithm of that name with its hyper-parameters from the table.
 
     Args:
-        table: has [inner], [algorithms.NAME] and, for those that take one, [prior].
+        table: has [inner], [algorithms.NAME] and, for those that take one, [prior]. There
+            `inner = "auto"` is the adaptation of the default, with a step that is matched to the
+            network.
         name: a built-in name, or your own as "file.py:Class" or "package.module:Class".
     """
     cls = _algorithm_class(name)
@@ -217,12 +222,20 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     own = table.get("algorithms", {}).get(name, {})
     if not isinstance(own, Mapping):
         raise SettingError(f"algorithms.{name} is {own!r}", f"make it a table [algorithms.{name}]")
-    given_inner = table.get("inner") or "inner" in own
+    if issubclass(cls, MetaLearner):
+        own = todays_hyper_parameters(own)
+    automatic = own.get("inner") == "auto"
+    if automatic:  # α is matched to the network
+        own = {key: value for key, value in own.items() if key != "inner"}
+    given_inner = not automatic and (table.get("inner") or "inner" in own)
     for each in fields(cls):
         if each.name == "inner" and given_inner:  # what is left open is as in the default
             given = each.default if isinstance(each.default, Adaptation) else Adaptation()
             own = merged([{"inner": serialize(given)}, {"inner": table.get("inner", {})}, own])
+    own = with_server_table(cls, own)
     algorithm: Algorithm = deserialize(cls, own, f"algorithms.{name}")
+    if automatic:
+        algorithm = replace(cast(Any, algorithm), inner=RECOMMENDED)
     if not takes_prior(algorithm):
         return algorithm
     prior = deserialize(PriorSettings, subtable(table, "prior"), "prior")

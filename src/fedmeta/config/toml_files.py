@@ -11,23 +11,44 @@ from typing import Any
 
 from fedmeta.config.presets import preset
 from fedmeta.core.errors import SettingError
+from fedmeta.core.plain_values import DEEPEST, check_plain
 from fedmeta.data.settings import BY_CLASS, DataSettings
 
 Table = dict[str, Any]
+
+_LONGEST = 2**24  # bytes of a settings file
 
 
 def read_toml(path: Path) -> Table:
     """Read a settings file, or say what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_LONGEST + 1)  # it may be a pipe or a device
+        if len(content) > _LONGEST:
+            raise SettingError(f"settings file {path} has more than 16 MB", "name another one")
+        return parse_toml(content.decode("utf-8"))
     except FileNotFoundError as error:
         raise SettingError(f"there is no settings file {path}", "check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"settings file {path} cannot be read ({error})", "check it") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise SettingError(
             f"settings file {path} is not valid TOML ({error})", "mend it"
         ) from error
+
+
+def parse_toml(text: str) -> Table:
+    """The table of a TOML text.
+
+    Raises:
+        ValueError: it is not TOML, nests too deeply, or has a whole number beyond 64 bits.
+    """
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(f"it nests deeper than {DEEPEST} levels") from None
+    check_plain(table)
+    return table
 
 
 def merged(layers: Sequence[Mapping[str, Any]]) -> Table:
@@ -42,6 +63,10 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> Table:
         for key, value in layer.items():
             if isinstance(value, Mapping):
                 before = table.get(key)
+                if key == "server" and isinstance(before, str):
+                    before = {
+                        "direction": before
+                    }  # what its name is short for, see server_settings
                 table[key] = merged([before if isinstance(before, Mapping) else {}, value])
             else:
                 table[key] = value

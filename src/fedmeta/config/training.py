@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fedmeta.core.errors import require, require_whole
+from fedmeta.core.errors import SettingError, require, require_choice, require_whole
+from fedmeta.core.metrics import METRICS, MetricName, sign_of
 from fedmeta.core.run_folder import Record
+from fedmeta.core.serialization import LATER
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,13 @@ class TrainingSettings:
             adaptation's own.
         checkpoint_every: rounds between checkpoints.
         keep_checkpoints: how many of the newest stay on disk.
-        patience: stop when the loss has not fallen for that many rounds; None: never.
+        decide: evaluate also what targets reach that decide by their own samples whether and how
+            to adapt (`core.decision`).
+        patience: stop when the loss, or the `metric` if one is named, has not become better for
+            that many rounds; None: never. Both are judged on source nodes alone.
+        metric: what tunes, and stops with `patience` (then evaluated on source nodes whenever
+            targets are): "accuracy", "balanced-accuracy", "f1" or "auc"; "mse", "mae" or "r2" for
+            regression. None: accuracy or mse tunes, the loss stops.
     """
 
     rounds: int = 100
@@ -31,6 +39,8 @@ class TrainingSettings:
     checkpoint_every: int = 10
     keep_checkpoints: int = 2
     patience: int | None = None
+    decide: bool = field(default=False, metadata=LATER)
+    metric: MetricName | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation_steps", tuple(self.evaluation_steps))
@@ -46,11 +56,26 @@ class TrainingSettings:
             "whole numbers of at least 0, e.g. [0, 1, 5]",
         )
         require(self.patience is None or self.patience >= 1, "patience", self.patience, "1 or more")
+        if self.metric is not None:
+            require_choice("metric", self.metric, METRICS)
+        if self.watches_sources and not 1 <= self.evaluate_every <= (self.patience or 0):
+            raise SettingError(
+                f"evaluate_every is {self.evaluate_every}, but {self.metric} is to stop the run "
+                f"after {self.patience} rounds",
+                "evaluate every round or so: a number from 1 to patience",
+            )
+
+    @property
+    def watches_sources(self) -> bool:
+        """Whether a metric of the source nodes stops the run."""
+        return self.metric is not None and self.patience is not None
 
     def stops(self, history: Sequence[Record]) -> bool:
-        """Whether the loss has not fallen for `patience` rounds (judged on sources alone)."""
+        """Whether loss or metric has not become better for `patience` rounds (sources alone)."""
         if self.patience is None:
             return False
+        if self.metric is not None:
+            return _stands_still(history, self.metric, self.patience)
         losses = [loss for record in history if (loss := loss_of(record)) is not None]
         if len(losses) <= self.patience:
             return False
@@ -68,6 +93,18 @@ class TrainingSettings:
     def waits_for(self, number: int) -> bool:
         """Whether a round must be over before the next may start."""
         return self.patience is not None or self.evaluates(number) or self.saves(number)
+
+
+def _stands_still(history: Sequence[Record], metric: str, patience: int) -> bool:
+    """Whether the sources' metric was at its best before the last `patience` rounds."""
+    known = [(each["round"], each["sources"]) for each in history if "sources" in each]
+    reached = [(number, row[metric]) for number, row in known if row.get(metric) is not None]
+    if not reached:
+        return False
+    since, sign = reached[-1][0] - patience, sign_of(metric)
+    earlier = [sign * value for number, value in reached if number <= since]
+    recent = [sign * value for number, value in reached if number > since]
+    return bool(earlier) and max(recent) <= max(earlier)
 
 
 def loss_of(record: Record) -> float | None:

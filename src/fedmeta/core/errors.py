@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from math import isfinite
+
+from fedmeta.core.plain_values import is_finite_number
+from fedmeta.core.printable import printable
 
 _IN_PYTHON = {
     "--device cpu": 'Execution(device="cpu")',
@@ -32,6 +34,10 @@ _IN_SHELL = {
 }
 
 
+_LONGEST = 2000  # characters of a message: what it quotes may be of any length
+_MOST_NAMES = 100  # that are listed as known
+
+
 class FedmetaError(Exception):
     """A problem the user can solve, told in one line, in the language of who asked.
 
@@ -52,14 +58,19 @@ class FedmetaError(Exception):
     exit_code = 2
 
     def __init__(self, problem: str, remedy: str) -> None:
-        self.problem = " ".join(problem.split())
-        self.remedy = " ".join(remedy.split())
+        self.problem, self.remedy = _line(problem), _line(remedy)
         super().__init__(f"{self.problem}: {_translated(self.remedy, _IN_PYTHON)}")
 
     @property
     def for_shell(self) -> str:
         """The line for somebody who typed a command."""
         return f"{self.problem}: {_translated(self.remedy, _IN_SHELL)}"
+
+
+def _line(text: str) -> str:
+    """One line that cannot steer a terminal, and that ends before a reader is tired."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
 
 
 def _translated(text: str, words: Mapping[str, str]) -> str:
@@ -109,9 +120,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
         "did you mean 'fedavg'? known: fedavg, reptile"
     """
     names = sorted(known)
-    close = get_close_matches(word, names, n=2, cutoff=0.5)
+    close = get_close_matches(word[:100], names, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
-    return f"{hint}known: {', '.join(names)}"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{hint}known: {', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def require(condition: bool, name: str, value: object, wanted: str) -> None:
@@ -123,22 +135,38 @@ def require(condition: bool, name: str, value: object, wanted: str) -> None:
         fedmeta.core.errors.SettingError: rounds is -3: give a whole number of at least 1
     """
     if not condition:
-        raise SettingError(f"{name} is {value!r}", f"give {wanted}")
+        raise SettingError(f"{name} is {shown(value)}", f"give {wanted}")
+
+
+def shown(value: object) -> str:
+    """A value for a message, cut where it is long.
+
+    Example:
+        >>> shown("a" * 1000)[-3:], shown(10**5000)
+        ('aa…', 'a whole number of 16610 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > 512:
+        return f"a whole number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # too many digits or levels within
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def require_whole(name: str, value: object, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    """Refuse what is not a whole number of at least `least` that 63 bits can hold."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
     require(fits, name, value, f"a whole number of at least {least}")
 
 
 def require_positive(name: str, value: object) -> None:
     """Refuse what is not a finite number greater than 0."""
-    fits = isinstance(value, int | float) and isfinite(value) and value > 0
+    fits = is_finite_number(value) and value > 0  # type: ignore[operator]
     require(fits, name, value, "a number greater than 0")
 
 
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a value that is not one of the choices."""
     if value not in (known := list(choices)):
-        raise SettingError(f"{name} is {value!r}", nearest(str(value), known))
+        raise SettingError(f"{name} is {shown(value)}", nearest(shown(value).strip("'"), known))

@@ -10,6 +10,12 @@ never a matrix: it is a derivative of the gradient (`exact`), a central differen
 With step sizes of their own, α·f for factors f = exp(c·s), the recursion is
 r ← r − α∇²L(φ_j, Dˢ)(f ⊙ r), and where s is learned its gradient comes along for free:
 G_s = −c Σ_j α f ⊙ g_j ⊙ r_{j+1} with g_j = ∇L(φ_j, Dˢ), summed over a tensor that shares one s.
+
+With a pull λ to θ, steps φ_{j+1} = φ_j − α f ⊙ (g_j + λ(φ_j − θ)), the recursion also takes
+αλ f ⊙ r off r, and θ itself receives the sum of what was taken: G = r_0 + Σ_j αλ f ⊙ r_{j+1}.
+
+Where φ is a head of class means (`prototypes`) there are no steps to go back through: G is
+differentiated as a whole, through the means as well, whatever the curvature.
 """
 
 from __future__ import annotations
@@ -23,9 +29,9 @@ from torch import Tensor
 
 from fedmeta.core import randomness, step_sizes, tree
 from fedmeta.core.errors import require, require_choice, require_positive
-from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
+from fedmeta.core.objective import Adaptation, Facts, Objective, Passes, adapt, pulled
 from fedmeta.core.randomness import Purpose
-from fedmeta.core.sample_sets import NodeData, Samples, mini_batch, resplit
+from fedmeta.core.sample_sets import NodeData, Resplit, Samples, mini_batch, redivided
 from fedmeta.core.tree import Tree
 
 Curvature = Literal["exact", "finite-difference", "none"]
@@ -70,20 +76,27 @@ class MetaGradient:
         adaptation: α, steps and scope of the inner adaptation.
         curvature: "exact", "finite-difference" or "none".
         difference: δ_{i,t} for "finite-difference".
-        resplit: divide a node's samples anew into support and query set, see `sample_sets`.
+        resplit: divide a node's samples anew into support and query set: "none", "random" or
+            "classes", see `sample_sets`.
     """
 
     adaptation: Adaptation
     curvature: Curvature = "exact"
     difference: Schedule = InverseSchedule()
-    resplit: bool = False
+    resplit: Resplit = "none"
 
     def __post_init__(self) -> None:
         require_choice("curvature", self.curvature, get_args(Curvature))
+        require_choice("resplit", self.resplit, get_args(Resplit))
 
     @property
     def passes(self) -> Passes:
-        """Gradient passes over the support and the query set; a curvature product counts as two."""
+        """Gradient passes over the support and the query set; a curvature product counts as two.
+
+        Class means take one over the support set, and back through them is another.
+        """
+        if self.adaptation.method == "prototypes":
+            return Passes(support=2 * min(1, self.adaptation.steps), query=1)
         per_step = 1 if self.curvature == "none" else 3
         return Passes(support=per_step * self.adaptation.steps, query=1)
 
@@ -98,31 +111,46 @@ def meta_gradient(
         rule: inner adaptation and kind of curvature.
         theta: where to take it. Names with the prefix of `step_sizes` are s: they take the place
             of the adaptation's factors, and G has a part for them.
-        data: the node's support and query samples.
+        data: the node's support and query samples; where their labels are local, they are renamed.
         facts: the node's random key, and what the difference schedule looks at.
     """
     adaptation, taken = rule.adaptation, []
     theta, steps = step_sizes.split(theta)
     moves, factors = adaptation.moves(theta), adaptation.fitted_factors(theta, steps)
-    if rule.resplit:
-        data = resplit(data, randomness.fold(facts.key, Purpose.RESPLIT))
+    data = redivided(data, rule.resplit, randomness.fold(facts.key, Purpose.RESPLIT))
+    data = objective.renamed(data, facts.key)
+    if adaptation.method == "prototypes":
+
+        def after(point: Tree) -> Tensor:
+            phi = adapt(objective, adaptation, point, data.support, facts.key)
+            return objective.value(phi, data.query, objective.pass_key(facts.key, Purpose.QUERY, 0))
+
+        whole, value = torch.func.grad_and_value(after)(theta)
+        return whole, value
     phi = theta
     for step in range(adaptation.steps):
         batch = mini_batch(data.support, adaptation.batch_size, facts.key, step)
         pass_key = objective.pass_key(facts.key, Purpose.SUPPORT, step)
         gradient, product = _linearise(objective, rule, moves, phi, batch, pass_key, facts)
+        gradient = pulled(gradient, adaptation.pull, phi, theta)
         direction = step_sizes.multiplied(factors, gradient)
         taken.append((direction, product))
         phi = tree.descend_some(phi, adaptation.step_size, direction)
     pass_key = objective.pass_key(facts.key, Purpose.QUERY, 0)
     r, loss = objective.gradient(phi, data.query, pass_key)
     slope = tree.zeros_like(steps)  # −G_s / cα
+    direct: list[Tree] = []  # f ⊙ r_{j+1}, which the pull hands to θ
     for direction, product in reversed(taken):
         slope = {name: leaf + _along(name, leaf, direction, r) for name, leaf in slope.items()}
-        if rule.curvature == "none":
-            continue
         moved = {name: leaf for name, leaf in r.items() if name in moves}
-        r = tree.descend(r, adaptation.step_size, product(step_sizes.multiplied(factors, moved)))
+        if rule.curvature != "none":
+            curved = product(step_sizes.multiplied(factors, moved))
+            r = tree.descend(r, adaptation.step_size, curved)
+        if adaptation.pull > 0:
+            direct.append(step_sizes.multiplied(factors, moved))
+            r = tree.descend_some(r, adaptation.step_size * adaptation.pull, direct[-1])
+    for each in direct:
+        r = tree.descend_some(r, -adaptation.step_size * adaptation.pull, each)
     rate = adaptation.learning_scale * adaptation.step_size
     return {**r, **{name: -rate * leaf for name, leaf in slope.items()}}, loss
 

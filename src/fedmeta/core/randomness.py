@@ -37,6 +37,9 @@ class Purpose(IntEnum):
     DUAL = 4  # the initial dual variable of ADMM
     RESPLIT = 5  # the new division of a node's samples into support and query set
     STEP_SIZES = 6  # the adaptation that algorithms without meta-gradients learn step sizes from
+    RESPLIT_CLASSES = 7  # which classes of a new division get what does not come out even
+    RENAME = 8  # the new numbers of classes whose numbers are local to a node
+    PERSONAL = 9  # mini-batches and dropout of a model that stays on its node
     PARTICIPANTS = 11  # which nodes are asked to take part in a round
     LOST_UPLOADS = 12  # which of their uploads are lost
     NODES = 21  # the root of all keys of nodes
@@ -66,6 +69,7 @@ class DataPurpose(IntEnum):
     PRECISE = 5  # the precise set of a target
     PLATFORM = 6  # the samples that the platform of a task sequence holds
     REPLAY = 7  # which samples of earlier tasks a node keeps
+    GLYPHS = 8  # the strokes of invented characters, and of those who draw them
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)

@@ -8,33 +8,48 @@ model.safetensors  the meta-model
 summary.json       what came of it, and the metric of every target
 report.html        the same for people
 diagnosis.*        the run against the theory, if that was asked for
+manifest.json      SHA-256 of all these, written last
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import safetensors
 import torch
 
 from fedmeta.core.errors import RunFolderError
-from fedmeta.core.storage import append_line, read_json, write_bytes, write_json, writing
+from fedmeta.core.input_files import read_regular
+from fedmeta.core.manifest import FILE as MANIFEST
+from fedmeta.core.manifest import check_listed
+from fedmeta.core.older_settings import todays_run
+from fedmeta.core.plain_values import parse_json
+from fedmeta.core.storage import (
+    append_line,
+    private_folder,
+    read_json,
+    seal,
+    unseal,
+    write_bytes,
+    write_json,
+    writing,
+)
 
 FORMAT = 1
-WITHDRAWN = (
-    "the noise of dp = 'local' comes from a generator that the platform can invert, so no ε holds"
-)
-"""Why nothing is promised under dp = "local", whatever an older version has written."""
+WITHDRAWN = "its noise is of an older version, whose generator can be inverted, so no ε holds"
+"""Why nothing is promised by a run of before noise was drawn from secrets, whatever it says."""
 Record = dict[str, Any]
 """What is logged of a round: its number, losses, residuals, bytes, seconds, target metric."""
 
@@ -69,6 +84,7 @@ class RunFolder:
         folder.check_free()
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
+        private_folder(folder.checkpoints)  # states of nodes tell of their samples
         write_json(path / "federation.json", federation)
         write_json(folder._settings_file, {"format": FORMAT, **settings})
         return folder
@@ -110,15 +126,28 @@ class RunFolder:
             lock = (self.path / ".lock").open("w")
         with lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _lock(lock, fcntl.LOCK_EX):
+                    time.sleep(0.05)  # somebody may have asked `is_running` just now
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RunFolderError(
                     f"another process is training in {self.path}", "wait for it, or stop it first"
                 ) from error
             yield
 
+    def is_running(self) -> bool:
+        """Whether a process is training in it now."""
+        if self.has_ended():
+            return False
+        try:
+            with (self.path / ".lock").open() as lock:
+                return not _lock(lock, fcntl.LOCK_SH)
+        except OSError:  # nobody has ever trained in it
+            return False
+
     def reopen(self, settings: Mapping[str, Any]) -> None:
         """Make it an unfinished run again, with the settings it now goes on with."""
+        unseal(self.path)
         write_json(self._settings_file, {"format": FORMAT, **settings})
         diagnosis = self.path.glob("diagnosis.*")
         for result in (self.path / "summary.json", self.model, self.report, *diagnosis):
@@ -133,7 +162,9 @@ class RunFolder:
                 f"{FORMAT}",
                 "use the version of fedmeta that wrote it",
             )
-        return _without_withdrawn(settings)
+        if isinstance(settings.get("settings"), Mapping):
+            settings["settings"] = todays_run(settings["settings"])
+        return _with_label_scaling(_without_withdrawn(settings))
 
     def federation(self) -> dict[str, Any]:
         """What federation.json says."""
@@ -149,17 +180,20 @@ class RunFolder:
         return read_json(file, "summary of the run")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json."""
+        """Write summary.json, and after it the manifest: all of the run is there now."""
         write_json(self.path / "summary.json", summary)
+        seal(self.path)
 
     def append(self, record: Record) -> None:
         """Add the line of a round to metrics.jsonl."""
-        append_line(self._metrics_file, json.dumps(record, allow_nan=False))
+        append_line(self._metrics_file, _line(record))
 
     def history(self) -> list[Record]:
         """All complete lines of metrics.jsonl; a half-written last one is left out."""
         try:
-            text = self._metrics_file.read_text(encoding="utf-8")
+            content = read_regular(self._metrics_file)
+            check_listed(self._metrics_file, content)
+            text = content.decode("utf-8")
         except FileNotFoundError:
             return []
         except (OSError, UnicodeDecodeError) as error:
@@ -170,8 +204,8 @@ class RunFolder:
         lines = text.split("\n")[:-1]  # what follows the last line end was cut off
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
+                records.append(parse_json(line))
+            except ValueError as error:
                 raise RunFolderError(
                     f"line {number} of {self._metrics_file} is damaged", "restore or delete it"
                 ) from error
@@ -186,15 +220,27 @@ class RunFolder:
                 else:
                     left.unlink(missing_ok=True)
 
+    def until(self, last_round: int) -> list[Record]:
+        """The lines of all rounds up to one."""
+        history = self.history()
+        if not all(
+            isinstance(each, dict) and isinstance(each.get("round"), int) for each in history
+        ):
+            raise RunFolderError(f"{self._metrics_file} is damaged", "restore or delete it")
+        return [record for record in history if record["round"] <= last_round]
+
     def rewind(self, last_round: int) -> list[Record]:
         """Keep the lines up to a round, so that the rounds after it can be written again."""
-        history = self.history()
-        if not all(isinstance(record, dict) and "round" in record for record in history):
-            raise RunFolderError(f"{self._metrics_file} is damaged", "restore or delete it")
-        kept = [record for record in history if record["round"] <= last_round]
-        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept)
-        write_bytes(self._metrics_file, lines.encode())
+        kept = self.until(last_round)
+        unseal(self.path)
+        write_bytes(self._metrics_file, "".join(_line(record) + "\n" for record in kept).encode())
         return kept
+
+    def note(self) -> str | None:
+        """What to tell of a run whose files cannot be checked; None: they are, whenever read."""
+        if not self.has_ended() or (self.path / MANIFEST).exists():
+            return None
+        return f"{self.path} has no {MANIFEST}: its files cannot be checked for changes"
 
     @property
     def _settings_file(self) -> Path:
@@ -205,16 +251,58 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
 
+class HistoryDigest:
+    """SHA-256 of rounds as metrics.jsonl has them, for checkpoints to remember."""
+
+    def __init__(self) -> None:
+        self._found, self._counted = hashlib.sha256(), 0
+
+    def of(self, records: Sequence[Record]) -> str:
+        """The digest of all records; those of the last call come first among them."""
+        for record in records[self._counted :]:
+            self._found.update(_line(record).encode() + b"\n")
+        self._counted = len(records)
+        return self._found.hexdigest()
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, allow_nan=False)
+
+
+def _with_label_scaling(stored: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run from before labels were scaled, saying that its labels are not."""
+    settings = stored.get("settings")
+    data = settings.get("data") if isinstance(settings, Mapping) else None
+    if not isinstance(settings, Mapping) or not isinstance(data, Mapping):
+        return stored
+    if "label_scaling" in data:
+        return stored
+
+    def told(table: Any) -> Any:
+        own = table.get("data", {}) if isinstance(table, Mapping) else None
+        if not isinstance(own, Mapping) or "own" in own:  # in words: a federation of one's own
+            return table
+        return {**table, "data": {**own, "label_scaling": "none"}}
+
+    known = {**stored, "settings": told(settings)}
+    if "spec" in stored:
+        known["spec"] = told(stored["spec"])
+    origin = stored.get("origin")
+    if isinstance(origin, Mapping) and "table" in origin:
+        known["origin"] = {**origin, "table": told(origin["table"])}
+    return known
+
+
 def _without_withdrawn(stored: dict[str, Any]) -> dict[str, Any]:
-    """The settings without the ε that older versions have promised under dp = "local"."""
+    """The settings without the ε that older versions have promised."""
     settings = stored.get("settings")
     uplink = settings.get("uplink") if isinstance(settings, Mapping) else None
     if not isinstance(uplink, Mapping) or not isinstance(settings, Mapping):
         return stored
-    privacy = uplink.get("privacy")
-    if not isinstance(privacy, Mapping) or privacy.get("dp") != "local":
+    promise = uplink.get("promise")
+    if not isinstance(promise, Mapping) or promise.get("epsilon") is None or "noise" in promise:
         return stored
-    promise = {**uplink.get("promise", {}), "epsilon": None, "why": WITHDRAWN}
+    promise = {**promise, "epsilon": None, "why": WITHDRAWN}
     return {**stored, "settings": {**settings, "uplink": {**uplink, "promise": promise}}}
 
 
@@ -250,3 +338,12 @@ def versions() -> dict[str, str]:
         "safetensors": safetensors.__version__,
         "machine": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _lock(file: IO[str], kind: int) -> bool:
+    """Take a lock if nobody has it; whether that was so. It goes when the file is closed."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from fedmeta.core import randomness
 from fedmeta.core.errors import SettingError
 from fedmeta.core.randomness import Purpose
+
+Resplit = Literal["none", "random", "classes"]
+"""How a node's samples are divided anew: not at all, at random, or with its classes kept."""
 
 
 class Samples(NamedTuple):
@@ -55,11 +58,106 @@ def resplit(data: NodeData, key: Tensor) -> NodeData:
         >>> new.support.labels.tolist(), new.query.labels.tolist()
         ([1, 3, 4], [2, 0])
     """
-    longest, held = len(data.support.mask), union(data)
-    support, query = ((part.mask > 0).sum() for part in data)
+    held = union(data)
+    return _divided(data, held, _shuffled(held, key))
+
+
+def resplit_classes(data: NodeData, key: Tensor) -> NodeData:
+    """The same samples in sets of the same sizes, at random but for the classes, which are kept.
+
+    A support set that lacks a class cannot be adapted to it. So every class of which the node has
+    two samples or more is in the support set and in the query set, and its share of both is that
+    of the sets: of n_c samples about n_c·|Dˢ|/D. A class of one sample is in the support set.
+    Where the sets are too small for that, the support set comes first, and in it classes of
+    several samples; which of those are left out is drawn. With equally many samples of each class,
+    as in episodes, there are exactly as many of each in the support set as before.
+
+    Sorted by class and shuffled within, sample r of a class is at (r + u_c) / n_c with one random
+    u_c in [0, 1) per class: those that come first are the support set. The first sample of each
+    class comes before all others, the last one after them.
+
+    Labels that are no class numbers (of floating point, or several per sample) have no classes:
+    they are divided by `resplit`.
+
+    Args:
+        data: of one node, padded or not.
+        key: of the draw.
+
+    Example:
+        >>> one = lambda *rows: Samples(*2 * [torch.tensor(rows)], torch.ones(len(rows)))
+        >>> new = resplit_classes(NodeData(one(0, 0, 0), one(1, 1, 1)), randomness.key(1))
+        >>> sorted(new.support.labels.tolist()), sorted(new.query.labels.tolist())
+        ([0, 1, 1], [0, 0, 1])
+    """
+    if data.support.labels.ndim != 1 or data.support.labels.is_floating_point():
+        return resplit(data, key)
+    held = union(data)
+    real, places = held.mask > 0, torch.arange(len(held.mask), device=held.mask.device)
+    beyond = torch.iinfo(held.labels.dtype).max
+    order = _shuffled(held, key)
+    labels = torch.where(real, held.labels, beyond)  # padding is a class of its own, the last one
+    order = order[torch.argsort(labels[order], stable=True)]
+    labels = labels[order]
+    new = torch.cat([torch.ones_like(real[:1]), labels[1:] != labels[:-1]])
+    start = torch.where(new, places, 0).cummax(0).values
+    ends = torch.where(new.roll(-1), places, len(places) - 1)
+    end = ends.flip(0).cummin(0).values.flip(0)
+    rank, count = places - start, end - start + 1
+    # A class's own number, drawn by where it starts: padding, which is behind, does not move it.
+    own = randomness.uniform(randomness.fold(key, Purpose.RESPLIT_CLASSES), len(places))[start]
+    turn = torch.where(rank == 0, 0, torch.where(rank == count - 1, 3, 2))
+    turn = torch.where(count == 1, 1, turn)
+    within = torch.where(turn == 2, (rank + own) / count, own)
+    wait = torch.where(real[order], turn + within, 4.0 + places)
+    return _divided(data, held, order[torch.argsort(wait, stable=True)])
+
+
+def redivided(data: NodeData, how: Resplit, key: Tensor) -> NodeData:
+    """A node's samples divided anew, or as they are.
+
+    Args:
+        data: of one node, padded or not.
+        how: "none", "random" (`resplit`) or "classes" (`resplit_classes`).
+        key: of the draw.
+    """
+    if how == "none":
+        return data
+    return resplit(data, key) if how == "random" else resplit_classes(data, key)
+
+
+def renamed(data: NodeData, classes: int, key: Tensor) -> NodeData:
+    """The same samples with class c called π(c), π a random permutation of 0 … classes − 1.
+
+    Where class numbers are local to a node (`Task.local_labels`), they say nothing: drawn anew,
+    they cannot be learned by heart. Support and query set share one π.
+
+    Args:
+        data: of one node, padded or not; labels are class numbers.
+        classes: how many numbers there are.
+        key: of the draw.
+
+    Example:
+        >>> one = lambda *rows: Samples(*2 * [torch.tensor(rows)], torch.ones(len(rows)))
+        >>> new = renamed(NodeData(one(0, 1, 2), one(2, 2)), 3, randomness.key(1))
+        >>> new.support.labels.tolist(), new.query.labels.tolist()
+        ([1, 2, 0], [0, 0])
+    """
+    permutation = torch.argsort(randomness.uniform(key, classes), stable=True)
+    return NodeData(*(part._replace(labels=permutation[part.labels]) for part in data))
+
+
+def _shuffled(held: Samples, key: Tensor) -> Tensor:
+    """A random order of the samples, padding last."""
     places = torch.arange(len(held.mask), device=held.mask.device)
     draws = randomness.uniform(key, len(held.mask))
-    order = torch.argsort(torch.where(held.mask > 0, draws, 1.0 + places), stable=True)
+    return torch.argsort(torch.where(held.mask > 0, draws, 1.0 + places), stable=True)
+
+
+def _divided(data: NodeData, held: Samples, order: Tensor) -> NodeData:
+    """All of a node's samples in an order, the first ones as support and the rest as query set."""
+    longest = len(data.support.mask)
+    support, query = ((part.mask > 0).sum() for part in data)
+    places = torch.arange(len(held.mask), device=held.mask.device)
     behind = (support + places[longest:] - longest).clamp(max=len(places) - 1)
     return NodeData(_first(support, held, order[:longest]), _first(query, held, order[behind]))
 

@@ -15,20 +15,31 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import torch
 
-from fedmeta.core.errors import SettingError, nearest, require_choice
+from fedmeta.core.errors import SettingError, nearest, require_choice, shown
+from fedmeta.core.plain_values import is_finite_number
 
 T = TypeVar("T")
+
+LATER: Mapping[str, bool] = types.MappingProxyType({"later": True})
+"""Metadata of a field that older versions did not have and whose default is what they did.
+
+At its default it is left out, so that what they stored is what would be stored now.
+"""
 
 
 def serialize(value: Any) -> Any:
     """A dataclass, or what one holds, as dictionaries, lists, numbers and strings.
 
     Functions become "module:name", tensors shape and digest: enough to tell two settings apart.
-    Fields that equality does not look at (`field(compare=False)`) are no settings and left out.
+    Fields that equality does not look at (`field(compare=False)`) are no settings and left out, and
+    so are those of `LATER` at their defaults.
     """
     if is_dataclass(value) and not isinstance(value, type):
-        kept = [each.name for each in fields(value) if each.compare]
-        return {name: serialize(getattr(value, name)) for name in kept}
+        kept = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+        for each in fields(value):
+            if each.metadata.get("later") and kept[each.name] == each.default:
+                del kept[each.name]
+        return {name: serialize(held) for name, held in kept.items()}
     if isinstance(value, Mapping):
         return {str(key): serialize(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -85,12 +96,12 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
     if origin is not None and isinstance(value, Mapping) and issubclass(origin, Mapping):
         item = get_args(wanted)[1]
         return {key: _convert(each, item, f"{where}.{key}") for key, each in value.items()}
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+    if wanted is float and is_finite_number(value):
         return float(value)
     right = isinstance(wanted, type) and isinstance(value, wanted)
     if right and (wanted is bool or not isinstance(value, bool)):  # True is an int to Python
         return value
-    raise SettingError(f"{where} is {value!r}", f"give {_kind(wanted)}")
+    raise SettingError(f"{where} is {shown(value)}", f"give {_kind(wanted)}")
 
 
 def _convert_union(value: Any, choices: tuple[Any, ...], where: str) -> Any:
@@ -107,7 +118,7 @@ def _convert_union(value: Any, choices: tuple[Any, ...], where: str) -> Any:
             problem = error if nested or problem is None else problem
     if len(candidates) > 1 and not isinstance(value, Mapping):
         wanted = " or ".join(dict.fromkeys(_kind(choice) for choice in candidates))
-        raise SettingError(f"{where} is {value!r}", f"give {wanted}")
+        raise SettingError(f"{where} is {shown(value)}", f"give {wanted}")
     assert problem is not None
     raise problem
 

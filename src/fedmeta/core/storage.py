@@ -5,19 +5,25 @@ Tensors are stored as safetensors, everything else as JSON. Nothing is ever unpi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from fedmeta.core.errors import RunFolderError
+from fedmeta.core.input_files import read_regular
+from fedmeta.core.manifest import FILE as MANIFEST
+from fedmeta.core.manifest import UNLISTED, check_listed, digest, listed, manifest_bytes
+from fedmeta.core.plain_values import parse_json
 
 
 @contextmanager
@@ -32,7 +38,10 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+_PRIVATE, _SHARED = 0o600, 0o666  # modes of files, less the umask
+
+
+def write_bytes(path: Path, content: bytes, mode: int = _SHARED) -> None:
     """Write a file so that a crash leaves either the old one or the new one, never a part.
 
     Args:
@@ -56,9 +65,27 @@ def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
             raise
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON atomically; NaN and infinity are refused, since JSON has neither."""
-    write_bytes(path, to_json(value).encode())
+def private_folder(path: Path) -> Path:
+    """A folder that only its owner may look into (0700), whatever the umask and whoever made it.
+
+    What lies below is out of reach of others with it, also files that other programs write there.
+    """
+    with writing(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o700)
+    return path
+
+
+def write_json(path: Path, value: object, *, private: bool = False) -> None:
+    """Write JSON atomically; NaN and infinity are refused, since JSON has neither.
+
+    Args:
+        path: the file.
+        value: what it will hold.
+        private: only its owner may read it (0600), whatever the umask.
+    """
+    write_bytes(path, to_json(value).encode(), _PRIVATE if private else _SHARED)
 
 
 def to_json(value: object) -> str:
@@ -74,25 +101,50 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         what: what it is, for the message ("settings of the run").
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        content = read_regular(path)
+        check_listed(path, content)
+        value = parse_json(content.decode("utf-8"))
     except FileNotFoundError as error:
         raise RunFolderError(f"there is no {path} ({what})", "check the path") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise RunFolderError(f"{path} ({what}) is damaged: {error}", "restore the file") from error
     if not isinstance(value, dict):
         raise RunFolderError(f"{path} ({what}) is damaged: not an object", "restore the file")
     return value
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write named tensors, with text beside them, atomically."""
-    write_bytes(path, tensor_bytes(tensors, metadata))
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    *,
+    private: bool = False,
+) -> None:
+    """Write named tensors, with text beside them, atomically; `private` as for `write_json`."""
+    write_bytes(path, tensor_bytes(tensors, metadata), _PRIVATE if private else _SHARED)
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """Named tensors as the bytes of a safetensors file."""
     plain = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in tensors.items()}
     return safetensors.torch.save(plain, dict(metadata) if metadata else None)
+
+
+def content_digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """SHA-256 of named tensors and a text, whatever file they are in.
+
+    Example:
+        >>> import torch
+        >>> content_digest({"a": torch.zeros(2)}, "x")[:8]
+        '9bcf4e8c'
+
+    """
+    found = hashlib.sha256(text.encode())
+    for name, leaf in sorted(tensors.items()):
+        found.update(f"\n{name} {leaf.dtype} {tuple(leaf.shape)}\n".encode())
+        plain = leaf.detach().cpu().contiguous().reshape(-1)
+        found.update(plain.view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def payload_bytes(tensors: Mapping[str, Tensor]) -> int:
@@ -110,6 +162,7 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, st
     """Read named tensors and the text beside them, or say what is wrong with the file."""
     if not path.is_file():
         raise RunFolderError(f"there is no {path} ({what})", "check the path")
+    check_listed(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -119,6 +172,32 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, st
             f"{path} ({what}) is damaged or not a safetensors file ({error})",
             "restore it from a copy",
         ) from error
+
+
+def seal(folder: Path, files: Iterable[str] | None = None) -> None:
+    """Write a folder's manifest: the digests of its files.
+
+    Args:
+        folder: where they are.
+        files: their names; None: all that lie right in the folder.
+    """
+    if files is None:
+        names = (each.name for each in folder.iterdir() if each.is_file())
+        files = [name for name in names if name[0] != "." and name not in UNLISTED]
+    with writing(folder / MANIFEST):
+        write_bytes(folder / MANIFEST, manifest_bytes({n: digest(folder / n) for n in files}))
+
+
+def seal_again(path: Path) -> None:
+    """Take a file that was written later into the manifest beside it, if there is one."""
+    if (known := listed(path.parent)) is not None:
+        digests = {**known, path.name: digest(path)}
+        write_bytes(path.parent / MANIFEST, manifest_bytes(digests))
+
+
+def unseal(folder: Path) -> None:
+    """Take the manifest away, before a file that it lists is changed."""
+    (folder / MANIFEST).unlink(missing_ok=True)
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
@@ -140,9 +219,14 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
             raise
 
 
-def append_line(path: Path, line: str) -> None:
-    """Add a line to a file and have it on disk before going on."""
-    with writing(path), path.open("a", encoding="utf-8") as file:
+def append_line(path: Path, line: str, *, private: bool = False) -> None:
+    """Add a line to a file and have it on disk before going on; `private` as for `write_json`."""
+    mode = _PRIVATE if private else _SHARED
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
+    with writing(path), open(path, "a", encoding="utf-8", opener=opener) as file:
         file.write(line + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -2,7 +2,8 @@
 
 from fedmeta.core.sample_sets import NodeData, Samples
 from fedmeta.data.federation import Federation, Node, Task, describe
-from fedmeta.data.loading import deal_out, federate, load, read
+from fedmeta.data.in_memory import federate
+from fedmeta.data.loading import deal_out, load, read
 from fedmeta.data.packing import longest_sets, pack, pack_precise, unpacked
 from fedmeta.data.pool import Pool, normalised_inputs
 from fedmeta.data.readers.registry import BUILT_IN

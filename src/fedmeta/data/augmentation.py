@@ -12,28 +12,35 @@ curvature product compares see the same images.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from fedmeta.core import randomness
-from fedmeta.core.errors import DataError, require, require_whole
+from fedmeta.core.errors import DataError, require, require_choice, require_whole
 from fedmeta.core.randomness import Purpose
 from fedmeta.core.tree import Tree
+from fedmeta.data.federation import Task
 
+RenameLabels = Literal["auto", "never"]
 Predict = Callable[[Tree, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes to images (channels first) that leave their meaning as it is.
+    """Random changes to samples that leave their meaning as it is: of images, and of class numbers.
 
     Args:
         flip: mirror left and right, every other time. Not for what has a reading direction, such
-            as digits.
+            as digits. "auto": images of three colours, which are photographs as a rule.
         shift: most pixels to shift by, up or down and left or right, evenly drawn; what comes in
-            at the edge is 0, the mean of scaled inputs.
+            at the edge is 0, the mean of scaled inputs. "auto": a sixteenth of the shorter side,
+            rounded down, of images of at least 16 × 16.
+        rename_labels: "auto": where class numbers are local to a node, as in episodes, every
+            training step draws them anew (`sample_sets.renamed`), so that they cannot be learned
+            by heart; "never" leaves them as they are.
 
     Example:
         >>> image = torch.arange(1.0, 5.0).reshape(1, 1, 2, 2)
@@ -42,17 +49,49 @@ class Augmentation:
                 [4., 3.]])
     """
 
-    flip: bool = False
-    shift: int = 0
+    flip: bool | Literal["auto"] = "auto"
+    shift: int | Literal["auto"] = "auto"
+    rename_labels: RenameLabels = "auto"
 
     def __post_init__(self) -> None:
-        require(isinstance(self.flip, bool), "augmentation.flip", self.flip, "true or false")
-        require_whole("augmentation.shift", self.shift, 0)
+        known = isinstance(self.flip, bool) or self.flip == "auto"
+        require(known, "augmentation.flip", self.flip, 'true, false or "auto"')
+        if self.shift != "auto":
+            require_whole("augmentation.shift", self.shift, 0)
+        choices = get_args(RenameLabels)
+        require_choice("augmentation.rename_labels", self.rename_labels, choices)
+
+    def resolved(self, shape: tuple[int, ...]) -> Augmentation:
+        """The same with "auto" decided for samples of a shape (channels first, if images).
+
+        Example:
+            >>> Augmentation().resolved((3, 32, 32)), Augmentation(shift=1).resolved((64,)).flip
+            (Augmentation(flip=True, shift=2, rename_labels='auto'), False)
+        """
+        image = len(shape) == 3 and min(shape[1:]) >= 16
+        flip = image and shape[0] == 3 if self.flip == "auto" else self.flip
+        shift = (min(shape[1:]) // 16 if image else 0) if self.shift == "auto" else self.shift
+        return replace(self, flip=flip, shift=shift)
+
+    @property
+    def reach(self) -> int:
+        """Most pixels to shift by; 0 while that is not decided."""
+        return self.shift if isinstance(self.shift, int) else 0
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to draw."""
-        return self.flip or self.shift > 0
+        """Whether images are changed; not while that is not decided."""
+        return self.flip is True or self.reach > 0
+
+    def renames(self, task: Task) -> int:
+        """Of how many classes the numbers are drawn anew; 0: of none.
+
+        Example:
+            >>> task = Task("classification", 5, local_labels=True)
+            >>> Augmentation().renames(task), Augmentation(rename_labels="never").renames(task)
+            (5, 0)
+        """
+        return task.outputs if task.local_labels and self.rename_labels == "auto" else 0
 
     def check(self, shape: tuple[int, ...], name: str) -> None:
         """Refuse samples that are no images, or too small for the shift.
@@ -72,7 +111,7 @@ class Augmentation:
                 "width) can be flipped and shifted",
                 "leave augmentation out, or give the data as images",
             )
-        if self.shift >= min(shape[1:]):
+        if self.reach >= min(shape[1:]):
             raise DataError(
                 f"augmentation.shift is {self.shift}, but images of {name} have {shape[1]} × "
                 f"{shape[2]} pixels",
@@ -93,7 +132,7 @@ class Augmentation:
         row = torch.arange(height, device=inputs.device)[:, None] - self._offset(down)
         column = torch.arange(width, device=inputs.device) - self._offset(right)
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        if self.flip:
+        if self.flip is True:
             column = torch.where(mirrored < 0.5, width - 1 - column, column)
         place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
         index = place.reshape(count, 1, height * width).expand(count, channels, height * width)
@@ -102,7 +141,7 @@ class Augmentation:
         return torch.where(inside.unsqueeze(1), found, torch.zeros_like(found))
 
     def _offset(self, draw: Tensor) -> Tensor:
-        return (draw * (2 * self.shift + 1)).to(torch.int64) - self.shift
+        return (draw * (2 * self.reach + 1)).to(torch.int64) - self.reach
 
 
 def augmenting(predict: Predict, augmentation: Augmentation) -> Predict:

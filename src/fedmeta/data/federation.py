@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fedmeta.core.errors import DataError
+from fedmeta.core.notebook import facts_table
+
+if TYPE_CHECKING:
+    from fedmeta.data.encoding import Encoding
 
 Role = Literal["source", "target"]
 TaskKind = Literal["classification", "regression"]
@@ -28,11 +32,25 @@ class Task:
         kind: "classification" (labels are class numbers) or "regression" (labels are values).
         outputs: how many numbers a model returns per sample (C classes, or label columns).
         class_names: names of the classes, in the order of their numbers; empty for regression.
+        local_labels: whether the same number is another class on every node, as in episodes: then
+            numbers say nothing, and training may draw them anew.
     """
 
     kind: TaskKind
     outputs: int
     class_names: tuple[str, ...] = ()
+    local_labels: bool = False
+
+    def with_outputs(self, outputs: int) -> Task:
+        """The same for a model with more outputs than there are classes; the others have numbers.
+
+        Example:
+            >>> Task("classification", 2, ("cat", "dog")).with_outputs(4).class_names
+            ('cat', 'dog', 'output 2', 'output 3')
+        """
+        known = self.class_names
+        spare = tuple(f"output {number}" for number in range(len(known), outputs))
+        return replace(self, outputs=outputs, class_names=(*known, *spare) if known else ())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,6 +95,7 @@ class Federation:
         name: where the data came from, for people.
         notes: what the reader should know of how it was drawn (redraws, dropped nodes, …).
         features: names of the columns of `inputs`, where they come from a table; else empty.
+        encoding: how the columns of a table became inputs, to do the same with others; else None.
 
     Raises:
         DataError: on an empty support or query set, a sample in two places, a precise set that is
@@ -97,6 +116,7 @@ class Federation:
     name: str = "own data"
     notes: tuple[str, ...] = field(default=())
     features: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
@@ -107,6 +127,21 @@ class Federation:
         counts = f"{len(self.sources)} source and {len(self.targets)} target nodes"
         return f"Federation({self.name}: {counts}, {len(self.labels)} samples, {self.task.kind})"
 
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with the sizes of nodes and the classes."""
+        sizes = [node.size for node in self.nodes]
+        shape = " × ".join(map(str, self.inputs.shape[1:]))
+        outputs = f"{self.task.outputs} {'classes' if self.task.class_names else 'outputs'}"
+        facts = {
+            "nodes": f"{len(self.sources)} sources, {len(self.targets)} targets",
+            "samples": f"{sum(sizes):,} of shape {shape}; {min(sizes)} to {max(sizes)} per node",
+            "task": f"{self.task.kind}, {outputs}",
+            **({"classes": _shortlist(self.task.class_names)} if self.task.class_names else {}),
+            **({"features": _shortlist(self.features)} if self.features else {}),
+            **({"notes": "; ".join(self.notes)} if self.notes else {}),
+        }
+        return facts_table(f"Federation {self.name}", facts)
+
     @property
     def sources(self) -> tuple[Node, ...]:
         """The nodes that train."""
@@ -116,6 +151,15 @@ class Federation:
     def targets(self) -> tuple[Node, ...]:
         """The nodes that arrive later and only adapt."""
         return tuple(node for node in self.nodes if node.role == "target")
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        """n_c: how many samples of every class the sources have; empty for regression."""
+        if self.task.kind == "regression":
+            return ()
+        held = [each for node in self.sources for each in (node.support, node.query)]
+        labels = self.labels[np.concatenate(held)] if held else np.empty(0, np.int64)
+        return tuple(np.bincount(labels, minlength=self.task.outputs).tolist())
 
     def node(self, name: str) -> Node:
         """The node of that name."""
@@ -151,6 +195,12 @@ class Federation:
             replace(node, role="target" if i in held else "source")
             for i, node in enumerate(sources)
         )
+
+
+def _shortlist(names: Sequence[str], most: int = 12) -> str:
+    """The first of some names, and how many more there are."""
+    more = f", … ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def node_names(count: int) -> list[str]:

@@ -1,23 +1,27 @@
-"""From settings, or from arrays in memory, to a federation."""
+"""From settings to a federation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from fedmeta.core.errors import DataError, SettingError, nearest
+from fedmeta.core.input_files import check_memory
 from fedmeta.core.randomness import DataPurpose, generator
+from fedmeta.data.encoding import Encoding
 from fedmeta.data.federation import Federation, Node, TaskKind
 from fedmeta.data.partition import Parts, draw_episodes, partition
-from fedmeta.data.pool import Array, Pool, as_array, pool_from
+from fedmeta.data.pool import Pool
 from fedmeta.data.readers.image_folder import read_image_folder
-from fedmeta.data.readers.registry import BUILT_IN, FILES
+from fedmeta.data.readers.npz import read_npz
+from fedmeta.data.readers.registry import BUILT_IN
+from fedmeta.data.readers.table import TABLES, TableSettings, is_table, read_table
 from fedmeta.data.settings import DataSettings
-from fedmeta.data.splitting import choose_targets, split, with_precise
+from fedmeta.data.splitting import choose_targets, ordered_split, split, with_precise
+
+_NODE, _SAMPLE = 1000, 40  # bytes: what a node, and each of its samples, take besides the data
 
 
 def load(settings: DataSettings, seed: int) -> Federation:
@@ -43,56 +47,38 @@ def load(settings: DataSettings, seed: int) -> Federation:
     return deal_out(read(settings, seed), settings, seed)
 
 
-def federate(
-    x: Array | torch.Tensor,
-    y: Array | torch.Tensor,
-    node: Array | torch.Tensor | None = None,
-    *,
-    seed: int = 0,
-    name: str = "own data",
-    **fields: Any,
-) -> Federation:
-    """A federation from arrays in memory.
-
-    Args:
-        x: (N, *shape) inputs; see `pool_from` for shapes and types. Tensors of types that numpy
-            lacks, such as torch.bfloat16, become float32.
-        y: (N,) class numbers or names; for task="regression" (N,) or (N, outputs) values.
-        node: (N,) whose sample each one is; None: nodes are drawn.
-        seed: same arrays, fields and seed: same federation.
-        name: what to call the data.
-        fields: any other field of `DataSettings`.
-
-    Example:
-        >>> x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
-        >>> federate(x, y, node=np.arange(40) // 10, target_share=0.25).targets[0].size
-        10
-    """
-    if "label" in fields or "folder" in fields:
-        raise SettingError("federate takes no 'label' or 'folder'", "give the labels as y")
-    if node is not None:
-        fields["node"] = "node"
-    settings = DataSettings(name=name, **fields).resolved()
-    assert settings.task is not None  # resolved
-    owners = None if node is None else as_array(node)
-    pool = pool_from(as_array(x), as_array(y), task=settings.task, name=name, owners=owners)
-    return deal_out(pool, settings, seed)
-
-
-def read(settings: DataSettings, seed: int, features: Sequence[str] | None = None) -> Pool:
+def read(settings: DataSettings, seed: int, encoding: Encoding | None = None) -> Pool:
     """The samples the settings name, not yet dealt out.
 
     Args:
         settings: which data.
         seed: for data that are drawn.
-        features: the columns of a table to read, in this order; None: all. Data of other kinds
-            have no columns and do not look at it.
+        encoding: of a model that a table is read for; None: as the settings say. Data of other
+            kinds have no columns and do not look at it.
     """
     settings = settings.resolved()
+    _check_nodes(settings)
     if settings.name in BUILT_IN:
         return BUILT_IN[settings.name].read(settings, seed)
     assert settings.task is not None  # resolved
-    return read_own(settings.name, settings.task, settings.label, settings.node, features)
+    own = settings.task, settings.label, settings.node, settings.features
+    return read_own(settings.name, *own, table=settings.table, encoding=encoding)
+
+
+def _check_nodes(settings: DataSettings) -> None:
+    """Refuse more drawn nodes than memory can hold, before any is drawn."""
+    if settings.partition == "column" and settings.name not in BUILT_IN:
+        return  # the nodes are those of the file
+    samples = settings.samples[1]
+    if settings.samples_per_class is not None:
+        samples = settings.samples_per_class[1] * settings.classes_of_a_node
+    if settings.partition == "episodes":
+        samples = (settings.shots + settings.queries) * settings.classes_of_a_node
+    check_memory(
+        f"{settings.nodes} nodes of up to {samples} samples",
+        settings.nodes * (_NODE + _SAMPLE * samples),
+        "ask for fewer nodes or samples",
+    )
 
 
 def read_own(
@@ -101,12 +87,16 @@ def read_own(
     label: str | None = None,
     node: str | None = None,
     features: Sequence[str] | None = None,
+    *,
+    table: TableSettings = TableSettings(),
+    encoding: Encoding | None = None,
 ) -> Pool:
     """The samples in the user's own file or folder.
 
     Args:
-        name, task, label, node: see `DataSettings`.
-        features: see `read`.
+        name, task, label, node, features: see `DataSettings`.
+        table: how a table is read.
+        encoding: see `read`.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -123,26 +113,38 @@ def read_own(
             f"there is no data set {name!r}",
             f"{nearest(name, BUILT_IN)}; or give the path of a file or folder",
         )
-    ending = path.suffix.lower()
-    if ending not in FILES:
-        *most, last = FILES
-        raise DataError(
-            f"{path} is of a kind that is not read", f"give {', '.join(most)} or {last}"
+    if is_table(path):
+        return read_table(path, task, label, node, features, table, encoding)
+    if path.suffix.lower() != ".npz":
+        kinds = ", ".join([".npz", *TABLES[:-1]])
+        raise DataError(f"{path} is of a kind that is not read", f"give {kinds} or {TABLES[-1]}")
+    if features or table.drop or table.time:
+        raise SettingError(
+            f"features, drop or time is set but {path} has no columns", "leave these settings out"
         )
-    return FILES[ending](path, task, label, node, features)
+    return read_npz(path, task, label, node)
 
 
 def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
     """A federation from a pool: who holds what, who is a target, what is support and precise."""
     settings = settings.resolved()
     if settings.partition == "episodes":
-        return draw_episodes(pool, settings, seed)
-    parts = _drop_small(partition(pool, settings, seed), settings.min_samples, pool.name)
+        return draw_episodes(without_gaps(pool, ()), settings, seed)
+    try:
+        parts = _drop_small(partition(pool, settings, seed), settings.min_samples, pool.name)
+    except DataError as error:  # a forgotten node column is likelier than too little data
+        hint = next((each for each in pool.remarks if "--node" in each), None)
+        if hint is None:
+            raise
+        raise DataError(error.problem, f"{hint}; or {error.remedy}") from None
     targets = choose_targets(parts.names, settings, generator(seed, DataPurpose.ROLES))
     strata = pool.labels if pool.class_names else np.zeros(len(pool.labels), np.int64)
-    sets = split(
-        parts.positions, strata, settings.support_share, generator(seed, DataPurpose.SPLIT)
-    )
+    if pool.times is not None:
+        sets = ordered_split(parts.positions, pool.times, settings.support_share)
+    else:
+        sets = split(
+            parts.positions, strata, settings.support_share, generator(seed, DataPurpose.SPLIT)
+        )
     nodes = [
         Node(name, "target" if target else "source", *sets_of_node)
         for name, target, sets_of_node in zip(parts.names, targets, sets, strict=True)
@@ -151,7 +153,28 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
     if settings.precise > 0:
         nodes, more = with_precise(nodes, pool.labels, settings.precise, seed)
         notes += more
-    return Federation(pool.inputs, pool.labels, pool.task, nodes, pool.name, notes, pool.features)
+    pool = without_gaps(pool, nodes)
+    parts_of_pool = pool.inputs, pool.labels, pool.task
+    return Federation(*parts_of_pool, nodes, pool.name, notes, pool.features, pool.encoding)
+
+
+def without_gaps(pool: Pool, nodes: Sequence[Node]) -> Pool:
+    """The pool with gaps of a table filled: with the means over the source nodes' samples.
+
+    Args:
+        pool: its inputs are changed in place.
+        nodes: who holds what.
+    """
+    if pool.encoding is None or pool.encoding.missing != "mean":
+        return pool
+    encoding = pool.encoding
+    if not encoding.means:
+        held = [
+            each for node in nodes if node.role == "source" for each in (node.support, node.query)
+        ]
+        rows = np.sort(np.concatenate(held)) if held else np.arange(len(pool.inputs))
+        encoding = encoding.with_means(pool.inputs, rows)
+    return pool._replace(inputs=encoding.filled(pool.inputs), encoding=encoding)
 
 
 def _drop_small(parts: Parts, least: int, name: str) -> Parts:

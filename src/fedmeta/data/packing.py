@@ -24,13 +24,13 @@ def pack(
     """Nodes side by side: inputs (nodes, samples, *shape), labels and mask (nodes, samples).
 
     Shorter sets are padded with their own first sample (zeros could be NaN in somebody's loss),
-    where the mask is 0. Class labels are int64; regression labels, (nodes, samples, outputs), and
-    the mask have the type of the inputs.
+    where the mask is 0. Class labels are int64; regression labels, (nodes, samples, outputs),
+    scaled, and the mask have the type of the inputs.
 
     Args:
         federation: the pool.
         nodes: which nodes, in this order.
-        scaling: applied to the inputs.
+        scaling: applied to the inputs, and to labels that are values.
         dtype: floating type of the tensors.
         sizes: support and query length, so that several packs share a shape; None: the longest.
     """
@@ -102,9 +102,10 @@ def _pack(
 def _samples(
     positions: Positions, mask: Array, federation: Federation, scaling: Scaling, dtype: torch.dtype
 ) -> Samples:
-    label_type = torch.int64 if federation.task.kind == "classification" else dtype
-    return Samples(
-        scaling.apply(federation.inputs[positions], dtype),
-        torch.tensor(federation.labels[positions], dtype=label_type),
-        torch.tensor(mask, dtype=dtype),
-    )
+    labels = federation.labels[positions]
+    if federation.task.kind == "classification":
+        scaled = torch.tensor(labels, dtype=torch.int64)
+    else:
+        scaled = scaling.scaled_labels(labels, dtype)
+    inputs = scaling.apply(federation.inputs[positions], dtype)
+    return Samples(inputs, scaled, torch.tensor(mask, dtype=dtype))

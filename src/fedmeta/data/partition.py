@@ -56,7 +56,7 @@ def random_classes(pool: Pool, settings: DataSettings, rng: np.random.Generator)
     """
     available = class_counts(pool)
     present = np.flatnonzero(available)
-    k = settings.classes_per_node
+    k = settings.classes_of_a_node
     if len(present) < k:
         raise DataError(
             f"classes_per_node is {k} but {pool.name} has samples of {len(present)} classes",
@@ -135,9 +135,15 @@ def by_column(pool: Pool) -> Parts:
     """
     if pool.owners is None:
         raise DataError(f"{pool.name} does not say whose samples they are", "set node, or draw")
-    values, owner, sizes = np.unique(pool.owners, return_inverse=True, return_counts=True)
+    if pool.owner_names:
+        values, owner = np.array(pool.owner_names), pool.owners
+    else:
+        values, owner = np.unique(pool.owners, return_inverse=True)
+    sizes = np.bincount(owner, minlength=len(values))
     order = np.argsort(owner, kind="stable").astype(np.int64)
-    return Parts([str(value) for value in values], np.split(order, np.cumsum(sizes)[:-1]))
+    held = zip(values.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True)
+    names, positions = zip(*((str(name), each) for name, each in held if len(each)), strict=True)
+    return Parts(list(names), list(positions))
 
 
 def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
@@ -151,14 +157,14 @@ def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
 
     Args:
         pool: the samples.
-        settings: `nodes` episodes of `classes_per_node` classes with `shots` support and
-            `queries` query samples of each class.
+        settings: `nodes` episodes of `classes_per_node` classes (see `DataSettings`) with `shots`
+            support and `queries` query samples of each class.
         seed: same pool, settings and seed: same episodes.
     """
-    ways, each = settings.classes_per_node, settings.shots + settings.queries
+    each, available = settings.shots + settings.queries, class_counts(pool)
+    ways = _ways(settings, available // each)
     names, rng = node_names(settings.nodes), generator(seed, DataPurpose.SAMPLES)
     is_target = choose_targets(names, settings, generator(seed, DataPurpose.ROLES))
-    available = class_counts(pool)
     usable = rng.permutation(np.flatnonzero(available >= each))
     if len(usable) < ways:
         raise DataError(
@@ -191,9 +197,24 @@ def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         table = positions.reshape(ways, each)
         support, query = table[:, : settings.shots].ravel(), table[:, settings.shots :].ravel()
         nodes.append(Node(name, "target" if target else "source", support, query))
-    task = Task("classification", ways, tuple(f"way {number}" for number in range(ways)))
+    called = tuple(f"way {number}" for number in range(ways))
+    task = Task("classification", ways, called, local_labels=True)
     notes = pool.notes + notes
-    return Federation(pool.inputs, labels, task, nodes, pool.name, notes, pool.features)
+    about = pool.name, notes, pool.features, pool.encoding
+    return Federation(pool.inputs, labels, task, nodes, *about)
+
+
+def _ways(settings: DataSettings, stock: Counts) -> int:
+    """N of N-way: as asked for, else 5 if classes for both sides and samples for all nodes do.
+
+    Args:
+        settings: `classes_per_node` and `nodes`.
+        stock: (C,) how many episodes each class has samples for.
+    """
+    if settings.classes_per_node is not None:
+        return settings.classes_per_node
+    enough = np.count_nonzero(stock) >= 10 and stock.sum() >= 5 * settings.nodes
+    return 5 if enough else settings.classes_of_a_node
 
 
 def _sides(
@@ -297,7 +318,7 @@ def deal(
 
 def _counts_per_class(settings: DataSettings, rng: np.random.Generator) -> Counts:
     """(nodes, k) samples of each class of a node; what does not divide evenly goes to the first."""
-    k = settings.classes_per_node
+    k = settings.classes_of_a_node
     if settings.samples_per_class is not None:
         each = rng.integers(*settings.samples_per_class, settings.nodes, endpoint=True)
         return np.repeat(each[:, None], k, axis=1)

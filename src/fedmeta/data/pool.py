@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import torch
 
 from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Task, TaskKind
+
+if TYPE_CHECKING:
+    from fedmeta.data.encoding import Encoding
 
 Array = npt.NDArray[Any]
 
@@ -28,7 +31,11 @@ class Pool(NamedTuple):
         name: what the data are called, for people.
         owners: (N,) whose sample each one is (numbers or texts), or None.
         origin: the file or files they came from, for people.
-        features: names of the columns of a table, in order; empty for arrays and images.
+        features: names of the inputs of a table, in order; empty for arrays and images.
+        owner_names: what `owners` are places in, in order; empty: they speak for themselves.
+        times: (N,) when samples were taken, for an ordered split, or None.
+        encoding: how the columns of a table became inputs; gaps in these are NaN still.
+        remarks: what people should know of how they were read.
     """
 
     inputs: Array
@@ -38,6 +45,10 @@ class Pool(NamedTuple):
     owners: Array | None = None
     origin: str = ""
     features: tuple[str, ...] = ()
+    owner_names: tuple[str, ...] = ()
+    times: Array | None = None
+    encoding: Encoding | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def task(self) -> Task:
@@ -48,8 +59,16 @@ class Pool(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where the samples came from, as a note for people."""
-        return (f"{len(self.labels)} samples from {self.origin}",) if self.origin else ()
+        """Where the samples came from and how they were read, as notes for people."""
+        origin = (f"{len(self.labels)} samples from {self.origin}",) if self.origin else ()
+        return origin + self.remarks
+
+    @property
+    def owner_texts(self) -> Array | None:
+        """(N,) whose sample each one is, by name, or None."""
+        if self.owners is None:
+            return None
+        return np.array(self.owner_names)[self.owners] if self.owner_names else self.owners
 
     def only(self, classes: Sequence[int]) -> Pool:
         """The samples of these classes; class numbers and names stay as they are.
@@ -60,8 +79,10 @@ class Pool(NamedTuple):
             ([1, 2], 3)
         """
         kept = np.isin(self.labels, classes)
-        owners = None if self.owners is None else self.owners[kept]
-        return self._replace(inputs=self.inputs[kept], labels=self.labels[kept], owners=owners)
+        owners, times = (None if each is None else each[kept] for each in (self.owners, self.times))
+        return self._replace(
+            inputs=self.inputs[kept], labels=self.labels[kept], owners=owners, times=times
+        )
 
 
 def as_array(values: npt.ArrayLike | torch.Tensor) -> Array:
@@ -143,7 +164,7 @@ def normalised_inputs(inputs: Array, name: str = "own data") -> Array:
         raise DataError(f"inputs of {name} have one axis", "give (samples, features)")
     if inputs.dtype != np.uint8:
         with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused later
-            return inputs.astype(np.float32)
+            return inputs.astype(np.float32, copy=False)
     if inputs.ndim == 3:
         return inputs[:, None]
     if inputs.ndim == 4 and inputs.shape[3] in (1, 3, 4):

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import isfinite
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from fedmeta.core.errors import SettingError, require, require_choice, require_whole
+from fedmeta.core.plain_values import is_finite_number
+from fedmeta.core.serialization import LATER
+from fedmeta.data.encoding import Missing
 from fedmeta.data.federation import TaskKind
 from fedmeta.data.readers.registry import BUILT_IN
+from fedmeta.data.readers.table import MAX_CATEGORIES, TableSettings
 
 Partition = Literal["random-classes", "fixed-pairs", "dirichlet", "column", "episodes"]
 ScalingKind = Literal["per-feature", "per-channel", "none"]
 ScalingBasis = Literal["sources", "pool"]
+LabelScaling = Literal["standard", "none"]
+
+READING = (
+    *("label", "features", "drop", "time", "delimiter", "decimal", "missing", "max_categories"),
+)
+"""What of the settings says how the columns of a table are read."""
 
 BY_CLASS: tuple[Partition, ...] = ("random-classes", "fixed-pairs")
 
@@ -23,15 +32,17 @@ class DataSettings:
     """A data set and its partition into nodes.
 
     Args:
-        name: a built-in name ("digits", "fashion-mnist", "cifar10", "cifar100", "sinusoid"), or
-            the path of an .npz, .csv or .parquet file, or of a folder with a folder per class.
+        name: a built-in name ("digits", "glyphs", "fashion-mnist", "cifar10", "cifar100",
+            "sinusoid"), or the path of an .npz, .csv (also .tsv, .csv.gz) or .parquet file, or of a
+            folder with a folder per class.
         folder: where to look first for the files of a built-in data set; None: $FEDMETA_DATA.
         partition: "random-classes" (classes_per_node random classes each), "fixed-pairs" (node u
             gets classes 2u and 2u+1 modulo their number), "dirichlet", "column" (a node per value
             of `node`) or "episodes" (N-way K-shot). None: "column" if `node` is given or the data
-            come with nodes, else "random-classes".
+            come with nodes, "episodes" for glyphs, else "random-classes".
         nodes: how many nodes to draw, sources and targets together.
-        classes_per_node: classes of a node ("random-classes"); N of N-way ("episodes").
+        classes_per_node: classes of a node ("random-classes"); N of N-way ("episodes"). None: 2,
+            or 5 for "episodes" where there are ten classes and enough samples for all nodes.
         samples: smallest and largest D_i, support and query together, in samples; D_i is uniform
             between them, both included.
         samples_per_class: instead of `samples`: one uniform draw per node between these two, both
@@ -56,6 +67,22 @@ class DataSettings:
             the whole "pool" as in the authors' code, which looks at target and unused samples too.
         scaling_floor: smallest deviation that byte inputs are divided by, as a share of 255; 0
             switches it off. Only bytes have one, because pixels share one unit.
+        label_scaling: what is done with the values of a regression task before any loss sees them:
+            "standard" subtracts their mean and divides by their deviation, per output and over the
+            samples of the sources; "none" leaves them alone. Predictions and metrics are in the
+            labels' own unit either way. Classes are never scaled.
+        features: columns of a table that are features, in this order; empty: all but label, node,
+            time and what looks like an id, an index, a date or free text, of which a note tells
+            (`fedmeta.data.column_roles`).
+        drop: columns of a table that are not features.
+        time: column of a table with numbers or ISO dates: a node's earliest samples are its support
+            set, the later ones its query set.
+        delimiter: between the values of a .csv file; None: found from its first lines.
+        decimal: "." or ",", between whole and fraction in a .csv file; None: found likewise.
+        missing: what is done about missing values of a table's features: "error" refuses them,
+            "mean" fills each with the mean of its input over the source nodes (the means travel
+            with the model), "drop" leaves out rows that have any, also in label and node.
+        max_categories: most different texts of a column that become an input each.
 
     Raises:
         SettingError: names the field, its value and the values it may have.
@@ -69,7 +96,7 @@ class DataSettings:
     folder: str | None = None
     partition: Partition | None = None
     nodes: int = 50
-    classes_per_node: int = 2
+    classes_per_node: int | None = None
     samples: tuple[int, int] = (20, 40)
     samples_per_class: tuple[int, int] | None = None
     concentration: float = 0.5
@@ -86,41 +113,67 @@ class DataSettings:
     scaling: ScalingKind = "per-feature"
     scaling_from: ScalingBasis = "sources"
     scaling_floor: float = 0.05
+    label_scaling: LabelScaling = "standard"
+    features: tuple[str, ...] = field(default=(), metadata=LATER)
+    drop: tuple[str, ...] = field(default=(), metadata=LATER)
+    time: str | None = field(default=None, metadata=LATER)
+    delimiter: str | None = field(default=None, metadata=LATER)
+    decimal: str | None = field(default=None, metadata=LATER)
+    missing: Missing = field(default="error", metadata=LATER)
+    max_categories: int = field(default=MAX_CATEGORIES, metadata=LATER)
 
     def __post_init__(self) -> None:
-        for field in ("name", "folder", "label", "node"):
-            value = getattr(self, field)
-            left_open = value is None and field != "name"
+        for name in ("name", "folder", "label", "node", "time"):
+            value = getattr(self, name)
+            left_open = value is None and name != "name"
             fits = left_open or (isinstance(value, str) and value != "")
-            require(fits, field, value, "a text that is not empty")
-        for field, kind in _CHOICES.items():
-            left_open = getattr(self, field) is None and field in ("partition", "task")
+            require(fits, name, value, "a text that is not empty")
+        for name, kind in _CHOICES.items():
+            left_open = getattr(self, name) is None and name in ("partition", "task")
             if not left_open:
-                require_choice(field, getattr(self, field), get_args(kind))
-        for field in ("nodes", "classes_per_node", "shots", "queries"):
-            require_whole(field, getattr(self, field), 1)
+                require_choice(name, getattr(self, name), get_args(kind))
+        for name in ("nodes", "shots", "queries", "max_categories"):
+            require_whole(name, getattr(self, name), 1)
+        one = self.delimiter is None or (
+            isinstance(self.delimiter, str) and len(self.delimiter) == 1
+        )
+        require(one, "delimiter", self.delimiter, "one character")
+        require(self.decimal in (None, ".", ","), "decimal", self.decimal, '"." or ","')
+        require_whole("classes_per_node", self.classes_of_a_node, 1)
         require_whole("min_samples", self.min_samples, 2)
         require_whole("precise", self.precise, 0)
         object.__setattr__(self, "samples", _pair("samples", self.samples, least=2))
         if self.samples_per_class is not None:
             pair = _pair("samples_per_class", self.samples_per_class, least=1)
             object.__setattr__(self, "samples_per_class", pair)
-        for field, (holds, wanted) in _NUMBERS.items():
-            value = getattr(self, field)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            require(number and isfinite(value) and holds(value), field, value, wanted)
-        named = isinstance(self.targets, list | tuple)
-        named = named and all(isinstance(name, str) for name in self.targets)
-        require(named, "targets", self.targets, 'a list of node names such as ["node-7"]')
-        object.__setattr__(self, "targets", tuple(self.targets))
+        for name, (holds, wanted) in _NUMBERS.items():
+            value = getattr(self, name)
+            require(is_finite_number(value) and holds(value), name, value, wanted)
+        for name in ("targets", "features", "drop"):
+            value = getattr(self, name)
+            named = isinstance(value, list | tuple) and all(isinstance(n, str) for n in value)
+            require(named, name, value, 'a list of names such as ["node-7"]')
+            object.__setattr__(self, name, tuple(value))
         _check_together(self.resolved())
+
+    @property
+    def classes_of_a_node(self) -> int:
+        """`classes_per_node`, filled in where it was left open; episodes may take more."""
+        return 2 if self.classes_per_node is None else self.classes_per_node
+
+    @property
+    def table(self) -> TableSettings:
+        """How a table is read, beside its label, node and feature columns."""
+        own = {name: getattr(self, name) for name in READING if name not in ("label", "features")}
+        return TableSettings(**own)
 
     def resolved(self) -> DataSettings:
         """The same settings with `partition` and `task` filled in where they were left open."""
         partition, task, known = self.partition, self.task, BUILT_IN.get(self.name)
         if partition is None:
             own_nodes = self.node is not None or (known is not None and known.has_nodes)
-            partition = "column" if own_nodes else "random-classes"
+            drawn: Partition = "episodes" if known is not None and known.few_shot else BY_CLASS[0]
+            partition = "column" if own_nodes else drawn
         if task is None:
             task = "classification" if known is None else known.task
         if (partition, task) == (self.partition, self.task):
@@ -133,6 +186,8 @@ _CHOICES: dict[str, Any] = {
     "task": TaskKind,
     "scaling": ScalingKind,
     "scaling_from": ScalingBasis,
+    "label_scaling": LabelScaling,
+    "missing": Missing,
 }
 _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "concentration": (lambda value: value > 0, "a number greater than 0"),
@@ -146,12 +201,12 @@ def _check_together(settings: DataSettings) -> None:
     """Refuse settings that are fine alone but make no sense together."""
     partition, name = settings.partition, settings.name
     if name in BUILT_IN:
-        for field in ("label", "node"):
-            if getattr(settings, field) is not None:
+        for each in ("label", "node", "features", "drop", "time"):
+            if getattr(settings, each) not in (None, ()):
                 raise SettingError(
-                    f"{field} is {getattr(settings, field)!r} but the built-in {name!r} has no "
+                    f"{each} is {getattr(settings, each)!r} but the built-in {name!r} has no "
                     "columns to choose from",
-                    f"leave {field} out, or give the path of a file as name",
+                    f"leave {each} out, or give the path of a file as name",
                 )
         task = BUILT_IN[name].task
         if settings.task != task:
@@ -175,6 +230,13 @@ def _check_together(settings: DataSettings) -> None:
             f"partition is {partition!r}, which needs classes, but task is 'regression'",
             "set node to the name of the column that says whose sample it is",
         )
+    if settings.time is not None and (partition == "episodes" or settings.precise > 0):
+        raise SettingError(
+            f"time is {settings.time!r}, but episodes and precise sets are drawn without order",
+            "leave one of the two out",
+        )
+    if both := {*settings.features} & {*settings.drop}:
+        raise SettingError(f"features and drop both name {min(both)!r}", "leave one of the two out")
     if settings.precise > 0 and (why := _without_precise(settings)) is not None:
         raise SettingError(f"precise is {settings.precise} but {why}", "leave precise out")
     by_class = partition in BY_CLASS
@@ -183,12 +245,12 @@ def _check_together(settings: DataSettings) -> None:
             f"samples_per_class is {settings.samples_per_class} but partition is {partition!r}",
             "it goes with 'random-classes' and 'fixed-pairs': leave it out",
         )
-    if partition == "fixed-pairs" and settings.classes_per_node != 2:
+    if partition == "fixed-pairs" and settings.classes_of_a_node != 2:
         raise SettingError(
             f"classes_per_node is {settings.classes_per_node}", "'fixed-pairs' needs 2"
         )
     if by_class:
-        per_class, classes = settings.samples_per_class, settings.classes_per_node
+        per_class, classes = settings.samples_per_class, settings.classes_of_a_node
         least = settings.samples[0] if per_class is None else per_class[0] * classes
         if least < max(2, classes):
             raise SettingError(
@@ -219,7 +281,7 @@ def _pair(field: str, value: Any, *, least: int) -> tuple[int, int]:
     valid = isinstance(value, list | tuple) and len(value) == 2
     valid = valid and all(isinstance(each, int) and not isinstance(each, bool) for each in value)
     require(
-        valid and least <= value[0] <= value[1],
+        valid and least <= value[0] <= value[1] < 2**63,
         field,
         value,
         f"two whole numbers, smallest and largest, the smallest at least {least}",

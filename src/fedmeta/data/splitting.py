@@ -58,7 +58,9 @@ def split(
         owned: the positions of each node, at least two.
         strata: (N,) class of every sample of the pool (all the same: a plain random split).
         share: share of a node's samples that goes to support. Every class of which a node has at
-            least two is in both sets, and neither set is empty, even if the share is missed.
+            least two is in both sets, and neither set is empty, even if the share is missed. A
+            class of one sample is in the support set, unless that would leave the query set less
+            than a quarter; a node that has no other classes is split at random.
         rng: random stream.
 
     Example:
@@ -90,6 +92,29 @@ def split(
     return list(zip(support, query, strict=True))
 
 
+def ordered_split(
+    owned: Sequence[Positions], times: Array, share: float
+) -> list[tuple[Positions, Positions]]:
+    """Support and query positions of every node, where all support samples come first in time.
+
+    Args:
+        owned: the positions of each node, at least two.
+        times: (N,) when every sample of the pool was taken; equal times keep the pool's order.
+        share: share of a node's samples that goes to support, rounded; neither set is empty.
+
+    Example:
+        >>> ((support, query),) = ordered_split([np.arange(3)], np.array([3.0, 1.0, 2.0]), 0.6)
+        >>> support.tolist(), query.tolist()
+        ([1, 2], [0])
+    """
+    found = []
+    for each in owned:
+        by_time = each[np.argsort(times[each], kind="stable")]
+        count = min(max(1, int(np.floor(share * len(each) + 0.5))), len(each) - 1)
+        found.append((by_time[:count], by_time[count:]))
+    return found
+
+
 def _support_counts(
     length: Array, owner: Array, sizes: Array, share: float, rng: np.random.Generator
 ) -> Array:
@@ -107,6 +132,40 @@ def _support_counts(
     last = order[np.cumsum(np.bincount(owner)) - 1]
     counts[last] += total == 0
     counts[last] -= total == sizes
+    alone = np.flatnonzero((length == 1) & (counts == 0))
+    several_somewhere = np.bincount(owner, several) > 0
+    for node in np.unique(owner[alone[several_somewhere[owner[alone]]]]):
+        groups = order[owner[order] == node]
+        counts[groups] = _with_single_samples(counts[groups], length[groups], share)
+    return counts
+
+
+def _with_single_samples(counts: Array, length: Array, share: float) -> Array:
+    """Of one node: classes of one sample moved from query to support, as far as there is room.
+
+    Nobody can adapt to a class that the support set lacks. The class that is furthest above its
+    share gives one up instead; where none has two, the support set grows, to three quarters of the
+    node's samples at most.
+
+    Args:
+        counts: how many samples of each class go to support.
+        length: how many there are.
+        share: of the samples that is to go to support.
+
+    Example:
+        >>> _with_single_samples(np.array([1, 0]), np.array([2, 1]), 0.2).tolist()
+        [1, 1]
+        >>> _with_single_samples(np.array([2, 0]), np.array([4, 1]), 0.5).tolist()
+        [1, 1]
+    """
+    counts = counts.copy()
+    for single in np.flatnonzero((length == 1) & (counts == 0)):
+        above = np.where((length >= 2) & (counts >= 2), counts - share * length, -np.inf)
+        if np.isfinite(above).any():
+            counts[above.argmax()] -= 1
+        elif counts.sum() + 1 > 0.75 * length.sum():
+            break
+        counts[single] = 1
     return counts
 
 

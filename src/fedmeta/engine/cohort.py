@@ -74,7 +74,7 @@ def weighed(
     names: Sequence[str],
     sizes: Sequence[int],
     dtype: torch.dtype,
-    everyone: int | None = None,
+    everyone: int | Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """w_i and ρ_i of nodes.
 
@@ -83,7 +83,7 @@ def weighed(
         names: of the nodes.
         sizes: their D_i.
         dtype: of the numbers.
-        everyone: ΣD_j over all source nodes; None: these are all.
+        everyone: ΣD_j over all source nodes, for each if it differs; None: these are all.
     """
     held = torch.tensor(sizes, dtype=torch.float64)
     weights = (held / (held.sum() if everyone is None else everyone)).to(dtype)

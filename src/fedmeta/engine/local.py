@@ -28,6 +28,7 @@ from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.objective import Facts
 from fedmeta.core.randomness import Purpose
 from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.secret_random import SecretRandom
 from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, cloned, map_leaves
 from fedmeta.engine.cohort import Cohort, Standing, facts_at
@@ -67,6 +68,7 @@ class LocalEngine:
         participation: who is counted in a round; several cohorts count everyone.
         ranks: which share of the nodes is computed here.
         uplink: what happens to contributions on their way; for several cohorts no "central" noise.
+        secret: what noise is drawn from; tests alone know it.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class LocalEngine:
         participation: Participation = Participation(),
         ranks: Ranks = Ranks(),
         uplink: Uplink = Uplink(),
+        secret: SecretRandom | None = None,
     ) -> None:
         own = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
         cohorts = [cohort] if isinstance(cohort, Cohort) else list(cohort)
@@ -92,6 +95,7 @@ class LocalEngine:
         lead = self._axis.nodes
         self._prior: Tensors = map_leaves(lambda leaf: as_kernels_like(leaf, lead), joined)
         self._draws = randomness.fold(randomness.key(cohorts[0].seed), Purpose.PARTICIPATION)
+        self._secret = secret or SecretRandom()
         half = NodesHalf(own[0], layout.objective, uplink)
         self._nodes_half = self._axis.lift(half.of_chunk, (0, 0, 0, 0, None))
         self._platform_half = self._axis.lift(self._step_of_platform)
@@ -158,9 +162,7 @@ class LocalEngine:
             shared = self._algorithm.broadcast(state)
             here = counted[(counted >= self.table.mine.start) & (counted < self.table.mine.stop)]
             total = self._summed(shared, nodes, here - self.table.mine.start, moment)
-            total = self._released(
-                self._of_all_ranks(total, shared, nodes, counted, moment), number
-            )
+            total = self._released(self._of_all_ranks(total, shared, nodes, counted, moment))
             self.table.settle()  # states are in their place when the numbers are
             before = state.theta, dict(state.memory)
             step = (total, *self._platform(*before, total, self.fleet.penalty, weight, self._prior))
@@ -223,7 +225,9 @@ class LocalEngine:
         self, shared: Tree, nodes: NodeState, moment: Tensor, rows: Tensor
     ) -> tuple[Tree, NodeState, NodeData, Standing, Tensor]:
         """Of the nodes' half, for some of the nodes."""
-        return (shared, *self.table.arguments(rows, nodes, single=self._single), moment)
+        states, data, standing = self.table.arguments(rows, nodes, single=self._single)
+        states = self._uplink.with_noise(states, standing.weight.shape, shared, self._secret)
+        return shared, states, data, standing, moment
 
     def _of_all_ranks(
         self,
@@ -244,13 +248,14 @@ class LocalEngine:
         summed: Contribution = self._ranks.sum(total)
         return summed
 
-    def _released(self, total: Contribution, number: int) -> Contribution:
-        """The sum as the platform may look at it."""
+    def _released(self, total: Contribution) -> Contribution:
+        """The sum as the platform may look at it: with the noise of the leading rank."""
         if self._uplink.privacy.dp != "central":
             return total
         expected = self._participation.fraction * self.fleet.penalty
-        key = randomness.fold(self._draws, number).to(expected.device)
-        return self._uplink.released(total, self.table.weight.max(), expected, key)
+        released = self._uplink.released(total, self.table.weight.max(), expected, self._secret)
+        agreed: Contribution = self._ranks.agree(released)
+        return agreed
 
     def _step_of_platform(
         self,
@@ -274,6 +279,9 @@ class LocalEngine:
         rows = torch.arange(len(self.table.mine))
         try:
             inputs = self.table.arguments(rows, nodes, single=False)
+            if self._uplink.privacy.on:
+                shared = self._algorithm.broadcast(state)
+                inputs = self._arguments(shared, nodes, moment, rows)[1:4]
             further = (moment, self.fleet.penalty, weight, self._prior)
             step, updated = self._whole(state.theta, dict(state.memory), *inputs, *further)
         except torch.OutOfMemoryError as error:

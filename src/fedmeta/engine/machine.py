@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedmeta.config.execution import Execution
 
@@ -16,13 +17,17 @@ def machine(execution: Execution) -> Iterator[None]:
     """Compute as the execution says, while the context lasts.
 
     Sets the number of CPU threads, how a GPU rounds the factors of float32 products (torch would
-    let convolutions round theirs to 11 bits), and whether sums must have a fixed order.
+    let convolutions round theirs to 11 bits), and whether sums must have a fixed order. Attention
+    is computed from products and a softmax: fused kernels have neither the second derivatives that
+    a meta-gradient asks for nor rules for many nodes at once.
     """
     before = torch.get_num_threads()
     rounding = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     ordered = torch.are_deterministic_algorithms_enabled()
     lenient = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     torch.set_num_threads(execution.threads or before)
     rounds = execution.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = rounds
@@ -33,8 +38,10 @@ def machine(execution: Execution) -> Iterator[None]:
         # Nothing here reads memory that it has not written.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
         torch.set_num_threads(before)
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = rounding
         torch.use_deterministic_algorithms(ordered, warn_only=lenient)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -13,9 +15,11 @@ from torch import Tensor, nn
 
 from fedmeta.algorithms.algorithm import Algorithm, Fleet
 from fedmeta.config.execution import GIB, Execution
-from fedmeta.core import step_sizes, tree
-from fedmeta.core.errors import MemoryBudgetError, ModelError
-from fedmeta.core.objective import Objective
+from fedmeta.core import randomness, step_sizes, tree
+from fedmeta.core.errors import FedmetaError, MemoryBudgetError, ModelError
+from fedmeta.core.objective import Objective, adapt
+from fedmeta.core.sample_sets import NodeData
+from fedmeta.core.tree import map_leaves
 from fedmeta.data.augmentation import Augmentation, augmenting
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import longest_sets, pack
@@ -54,7 +58,7 @@ def lay_out(
         scaling: of the inputs.
         algorithm: its state counts towards memory, and "measure" times it.
         repeats: how many federations like this one are trained together.
-        augmentation: of the inputs in training.
+        augmentation: of the samples in training.
     """
     sources = federation.sources
     # A dual, and what a node sent last, are as large as the model and its step sizes.
@@ -68,17 +72,26 @@ def lay_out(
         chunk = _chunk(chosen, model, federation, scaling, held, repeats)
         chosen = replace(chosen, chunk=1 if path == "loop" else chunk)
         predict = augmenting(predictor(model, chosen), augmentation)
-        draws = bool(model.dropouts) or augmentation.active
-        return Layout(chosen, Objective(predict, loss, draws))
+        draws = model.draws or augmentation.active
+        renames = augmentation.renames(federation.task)
+        return Layout(chosen, Objective(predict, loss, draws, renames))
 
     path = chosen_path(execution, model) if execution.path == "auto" else execution.path
+    alone = federation.with_nodes(sources[:1])
     if path == "loop":
-        return laid("loop")
+        layout = laid("loop")
+        with _explained(algorithm):
+            _try(layout, model, alone, scaling, algorithm)
+        return layout
     batched = laid("batched")
     few = federation.with_nodes(sources[: min(2, batched.execution.chunk or 1)])
     try:  # on two nodes: some layers have no batching rule, and only trying tells
-        _try(batched, model, few, scaling, algorithm)
-    except (RuntimeError, NotImplementedError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what else is to be said is said in round 1
+            if execution.path == "auto":  # what vmap computes row by row a loop does faster
+                warnings.filterwarnings("error", "There is a performance drop", UserWarning)
+            _try(batched, model, few, scaling, algorithm)
+    except (RuntimeError, NotImplementedError, ValueError, UserWarning) as error:
         if out_of_memory(error):
             raise
         if execution.path == "batched":
@@ -86,7 +99,10 @@ def lay_out(
                 f"this model cannot be batched over nodes ({str(error).splitlines()[0]})",
                 'use path "loop"',
             ) from error
-        return laid("loop")
+        layout = laid("loop")
+        with _explained(algorithm):
+            _try(layout, model, alone, scaling, algorithm)
+        return layout
     if path == "batched":
         return batched
     layouts = (batched, laid("loop"))
@@ -216,6 +232,28 @@ def resolved(execution: Execution, state_bytes: int) -> Execution:
     )
 
 
+@contextmanager
+def _explained(algorithm: Algorithm) -> Iterator[None]:
+    """What cannot be differentiated is named before round 1.
+
+    Raises:
+        ModelError: with what autograd says.
+    """
+    try:
+        yield
+    except FedmetaError:
+        raise
+    except Exception as error:  # whatever somebody's layer raises
+        if out_of_memory(error):
+            raise
+        first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise ModelError(
+            f"this model cannot be trained by {algorithm.name}: {first}",
+            "use layers that can be differentiated twice, or an algorithm without curvature "
+            "(curvature none, fedavg)",
+        ) from error
+
+
 def _try(
     layout: Layout,
     model: FunctionalModel,
@@ -223,7 +261,7 @@ def _try(
     scaling: Scaling,
     algorithm: Algorithm,
 ) -> None:
-    """The nodes' half of a round, all nodes of a small federation at once."""
+    """The nodes' half of a round and an adaptation, for a small federation as its path says."""
     execution = layout.execution
     standing = standing_of(algorithm, Cohort(federation, scaling, seed=0), execution)
     moment = torch.ones((), dtype=torch.int64, device=execution.torch_device)
@@ -231,9 +269,25 @@ def _try(
     states = torch.func.vmap(init)(facts_at(standing, moment))
     data = NodeStore(federation, federation.sources, scaling, execution, resident=True)
     fleet = Fleet(standing.penalty.sum(), len(federation.sources))
-    shared = algorithm.broadcast(algorithm.init(model.theta, fleet))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of hyper-parameters: the run itself tells them
+        shared = algorithm.broadcast(algorithm.init(model.theta, fleet))
     half = NodesHalf(algorithm, layout.objective, Uplink())
-    half.of_chunk(shared, states, data.chunk(torch.arange(len(data))), standing, moment)
+    inner = algorithm.inner
+    key = None if inner.batch_size is None else randomness.key(0)
+
+    def evaluated(data: NodeData) -> Tensor:
+        phi = adapt(layout.objective, inner, model.theta, data.support, key)
+        return layout.objective.predict(phi, data.query.inputs, None)
+
+    if execution.path == "loop":
+        alone = data.single(0)
+        half.of_single(shared, states, alone, standing, moment)
+        evaluated(map_leaves(lambda leaf: leaf[0], alone))
+        return
+    samples = data.chunk(torch.arange(len(data)))
+    half.of_chunk(shared, states, samples, standing, moment)
+    torch.func.vmap(evaluated)(samples)
 
 
 def _seconds(

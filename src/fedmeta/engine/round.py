@@ -69,7 +69,7 @@ class NodesHalf:
         step = torch.func.vmap(partial(self.of_node, shared))
         contributions, after = step(states, data, facts_at(standing, moment))
         contributions, after = self.uplink.judged(contributions, standing.weight, states, after)
-        return map_leaves(lambda leaf: leaf.sum(0), contributions), after
+        return self.uplink.added(contributions, standing.weight), after
 
     def of_single(
         self, shared: Tree, states: NodeState, data: NodeData, standing: Standing, moment: Tensor
@@ -79,6 +79,8 @@ class NodesHalf:
             lambda leaf: leaf[0], (states, data, facts_at(standing, moment))
         )
         contribution, after = self.of_node(shared, node, samples, facts)
+        if self.uplink.judges:  # the same numbers, whichever way nodes are computed
+            contribution.metrics["refused"] = torch.zeros_like(standing.weight[0])
         return contribution, map_leaves(lambda leaf: leaf.unsqueeze(0), after)
 
 

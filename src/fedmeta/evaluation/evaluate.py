@@ -2,222 +2,47 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DataError
+from fedmeta.core.metrics import usual_metric
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.sample_sets import Samples
 from fedmeta.core.tree import Tree, map_leaves
-from fedmeta.data.federation import Federation, Node, Task
-from fedmeta.data.packing import longest_sets, pack, pack_precise
+from fedmeta.data.federation import Federation, Positions, Task
 from fedmeta.data.pool import Array
-from fedmeta.data.scaling import Scaling
 from fedmeta.engine.cohort import node_keys
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.machine import machine
+from fedmeta.evaluation.decided import chosen_measures, measured_candidates
+from fedmeta.evaluation.metrics import (
+    OwnMetric,
+    class_metrics,
+    class_table,
+    node_aucs,
+    own_metrics,
+    value_metrics,
+)
+from fedmeta.evaluation.own_mean import own_mean_error
+from fedmeta.evaluation.result import Evaluation, Values
+from fedmeta.evaluation.targets import JudgedSets, Targets, TargetStore
 from fedmeta.models.meta_model import MetaModel
-
-Values = dict[int, list[float]]
 
 # Samples that may pass through the model at once, as a multiple of those that a node trains on:
 # chunks are sized for activations with their gradients and tangents, here are activations alone.
 _AT_ONCE = 6
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What targets reach on their query sets after some numbers of adaptation steps.
-
-    On their precise sets it is the same with other samples, so it is one of these too.
-
-    Args:
-        metric: "accuracy" (argmax over all classes), or "mse" (lower is better).
-        nodes: names of the targets.
-        query_sizes: how many samples they are judged on.
-        values: metric of every node, by number of steps.
-        seen_classes: the same with predictions restricted to the classes of the node's support set;
-            empty for regression.
-        losses: loss of every node, by number of steps.
-        precise: the same on the precise sets of those nodes that have one; None if none has.
-
-    Example:
-        >>> query = Evaluation("accuracy", ("a",), (3,), {1: [1.0]}, {}, {1: [0.2]})
-        >>> precise = Evaluation("accuracy", ("a",), (200,), {1: [0.9]}, {}, {1: [0.3]})
-        >>> row = replace(query, precise=precise).per_node()[0]
-        >>> row["query"], row["metric"], row["precise"], row["precise_metric"]
-        (3, {'1': 1.0}, 200, {'1': 0.9})
-    """
-
-    metric: str
-    nodes: tuple[str, ...]
-    query_sizes: tuple[int, ...]
-    values: Values
-    seen_classes: Values
-    losses: Values
-    precise: Evaluation | None = None
-
-    def summary(self) -> dict[str, dict[str, float | None]]:
-        """Mean over nodes, mean over query samples, median and worst decile, by steps.
-
-        What is not finite, because adaptation blew a node's model up, is None.
-        """
-        table = {
-            str(s): statistics(v, self.query_sizes, self.metric) for s, v in self.values.items()
-        }
-        for steps, seen in self.seen_classes.items():
-            table[str(steps)]["mean_seen_classes"] = float(np.mean(seen))
-        for steps, losses in self.losses.items():
-            table[str(steps)]["mean_loss"] = float(np.mean(losses))
-        return {s: {name: _finite(v) for name, v in row.items()} for s, row in table.items()}
-
-    def means(self) -> dict[str, dict[str, float | None]]:
-        """What a round's record says: means over nodes by steps, as `target` and `precise`."""
-        both = {"target": self, "precise": self.precise}
-        return {
-            name: {steps: row["mean"] for steps, row in each.summary().items()}
-            for name, each in both.items()
-            if each is not None
-        }
-
-    def is_finite(self, steps: int) -> bool:
-        """Whether no node's model blew up in that many adaptation steps."""
-        precise = self.precise is None or self.precise.is_finite(steps)
-        return precise and all(math.isfinite(loss) for loss in self.losses[steps])
-
-    def per_node(self) -> list[dict[str, Any]]:
-        """One row per target for reports: name, query size and metric by steps.
-
-        And `precise` and `precise_metric`, the same of its precise set: 0 and nothing where it has
-        none.
-        """
-        further = {row["name"]: row for row in self.precise.per_node()} if self.precise else {}
-        none = {"query": 0, "metric": {}}
-        return [
-            {
-                "name": name,
-                "query": size,
-                "metric": {str(steps): _finite(values[i]) for steps, values in self.values.items()},
-                "precise": further.get(name, none)["query"],
-                "precise_metric": further.get(name, none)["metric"],
-            }
-            for i, (name, size) in enumerate(zip(self.nodes, self.query_sizes, strict=True))
-        ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def statistics(values: Sequence[float], sizes: Sequence[int], metric: str) -> dict[str, float]:
-    """Mean over nodes, mean over samples, median, and the mean of the worst tenth of the nodes.
-
-    Example:
-        >>> statistics([1.0, 0.5, 0.9], [10, 30, 10], "accuracy")["worst_decile"]
-        0.5
-    """
-    ordered = np.sort(values) if metric == "accuracy" else np.sort(values)[::-1]
-    worst = ordered[: max(1, int(np.ceil(len(ordered) / 10)))]
-    return {
-        "mean": float(np.mean(values)),
-        "weighted_mean": float(np.average(values, weights=sizes)),
-        "median": float(np.median(values)),
-        "worst_decile": float(np.mean(worst)),
-    }
-
-
-class _Sets(NamedTuple):
-    """What a node adapts on, and what it is judged on: its query and perhaps its precise set."""
-
-    support: Samples
-    judged: tuple[Samples, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Targets:
-    """Nodes that adapt a model and are judged, usually all targets of a federation.
-
-    Args:
-        federation: has the samples.
-        nodes: which nodes.
-        scaling: of the inputs.
-        seed: of mini-batches, where the adaptation draws any.
-    """
-
-    federation: Federation
-    nodes: Sequence[Node]
-    scaling: Scaling
-    seed: int
-
-    def __post_init__(self) -> None:
-        if not self.nodes:
-            raise DataError(f"{self.federation.name} has no target nodes", "raise target_share")
-
-
-class TargetStore:
-    """The samples of the targets of several models, one model's after the other's.
-
-    Args:
-        targets: of every model.
-        execution: device and dtype.
-        resident: keep the samples once they were packed, for those who evaluate again; where they
-            take more than a sixteenth of the memory budget, they are packed anew all the same.
-    """
-
-    def __init__(
-        self, targets: Sequence[Targets], execution: Execution, *, resident: bool = False
-    ) -> None:
-        self.targets, self._execution = targets, execution
-        everyone = [node for each in targets for node in each.nodes]
-        self.owner = torch.tensor([i for i, each in enumerate(targets) for _ in each.nodes])
-        self.sizes = longest_sets(everyone)
-        self.precise = max(len(node.precise) for node in everyone)
-        self._nodes = everyone
-        samples = targets[0].federation.inputs[:1].size * (sum(self.sizes) + self.precise)
-        room = len(everyone) * samples * execution.torch_dtype.itemsize <= execution.budget / 16
-        self._kept: dict[tuple[int, ...], _Sets] | None = {} if resident and room else None
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def chunk(self, positions: Tensor) -> _Sets:
-        """Samples of the nodes at those positions, padded to a shape that is the same for all."""
-        places = tuple(positions.tolist())
-        if self._kept is not None and places in self._kept:
-            return self._kept[places]
-        parts = [
-            self._packed(self.targets[owner], [self._nodes[place] for place in mine], padded=True)
-            for owner, mine in groupby(places, key=lambda place: int(self.owner[place]))
-        ]
-        sets: _Sets = map_leaves(lambda *leaves: torch.cat(leaves), *parts)
-        if self._kept is not None:
-            if sum(map(len, self._kept)) + len(places) > len(self):  # chunks of another size
-                self._kept.clear()
-            self._kept[places] = sets
-        return sets
-
-    def single(self, position: int) -> _Sets:
-        """Samples of one node without padding, with a node axis of length 1."""
-        owner = self.targets[int(self.owner[position])]
-        return self._packed(owner, [self._nodes[position]], padded=False)
-
-    def _packed(self, owner: Targets, nodes: Sequence[Node], *, padded: bool) -> _Sets:
-        about = owner.federation, nodes, owner.scaling, self._execution.torch_dtype
-        support, query = pack(*about, sizes=self.sizes if padded else None)
-        judged = [query]
-        if self.precise:
-            judged.append(pack_precise(*about, size=self.precise if padded else None))
-        device = self._execution.torch_device
-        sets: _Sets = map_leaves(lambda leaf: leaf.to(device), _Sets(support, tuple(judged)))
-        return sets
+_Measured = tuple[list[list[dict[str, Tensor]]], list[dict[str, Tensor]]]
+"""Of one node: measures by steps and set, and by set those of the candidate it chose."""
 
 
 def evaluate(
@@ -225,6 +50,10 @@ def evaluate(
     models: Sequence[tuple[Tree, Adaptation]],
     steps: Sequence[int],
     store: TargetStore,
+    *,
+    decides: bool = False,
+    scored: int | None = None,
+    own: Sequence[OwnMetric] = (),
 ) -> list[Evaluation]:
     """Adapt each model on the support set of every node of its own and measure on its query set.
 
@@ -237,6 +66,10 @@ def evaluate(
             their number of steps is replaced by those of `steps`.
         steps: numbers of steps to measure after, e.g. (0, 1, 5).
         store: the targets of every model.
+        decides: measure also what nodes reach that decide by themselves how they adapt.
+        scored: one of `steps` whose outputs are kept for what needs all of them at once: AUC, the
+            classes over all nodes, and metrics of one's own.
+        own: further metrics, after that many steps.
     """
     execution, task = layout.execution, store.targets[0].federation.task
     predict = layout.objective.predict
@@ -246,24 +79,40 @@ def evaluate(
     at_once = _AT_ONCE * sum(store.sizes)
     rule = models[0][1]
     several = [(theta, dict(each.factors or {})) for theta, each in models]
-    joined = several[0]
+    joined, units = several[0], store.label_units()
     if len(models) > 1:
         joined = map_leaves(lambda *leaves: torch.stack(leaves), *several)
+    among: tuple[str, ...] = ()
+    if decides:
+        among = measured_candidates(quiet, rule, models[0][0], store.single(0).support)
 
-    def measure(data: _Sets, key: Tensor, owner: Tensor) -> list[list[dict[str, Tensor]]]:
-        phi, factors = joined
+    def measure(data: JudgedSets, key: Tensor, owner: Tensor) -> _Measured:
+        (phi, factors), unit = joined, units[0]
         if len(models) > 1:
             mine = owner.reshape(1)
             phi, factors = map_leaves(lambda leaf: leaf.index_select(0, mine)[0], joined)
-        results, done = [], 0
+            unit = units.index_select(0, mine)[0]
+
+        def judge(point: Tree, kept: bool = False) -> list[dict[str, Tensor]]:
+            found = [
+                measures(quiet, task, point, data.support, each, at_once, unit)
+                for each in data.judged
+            ]
+            outputs, *_ = [each.pop("outputs") for each in found]
+            if kept:  # nodes have different numbers of samples
+                found[0]["scores"] = pad(outputs, (0, 0, 0, store.sizes[1] - len(outputs)))
+            return found
+
+        theta, results, done = phi, [], 0
         for wanted in ordered:
             stretch = replace(rule, steps=wanted - done, factors=factors or None)
-            phi = adapt(quiet, stretch, phi, data.support, key, first_step=done)
-            results.append(
-                [measures(quiet, task, phi, data.support, each, at_once) for each in data.judged]
-            )
+            phi = adapt(quiet, stretch, phi, data.support, key, first_step=done, anchor=theta)
+            results.append(judge(phi, wanted == scored))
             done = wanted
-        return results
+        if not among:
+            return results, []
+        own = replace(rule, factors=factors or None)
+        return results, chosen_measures(quiet, own, theta, data.support, key, among, judge)
 
     # A chunk is so many nodes of every model that is trained at once.
     chunk = (execution.chunk or 1) * (len(models) if execution.path == "batched" else 1)
@@ -271,12 +120,17 @@ def evaluate(
     keys = torch.cat([node_keys(each.nodes, each.seed) for each in store.targets])
     device = execution.torch_device
     with torch.no_grad():
-        results = small.map(measure, store, keys.to(device), store.owner.to(device))
+        arguments = keys.to(device), store.owner.to(device)
+        results, chosen = small.map(measure, store, *arguments)
 
-    def judged(number: int, place: int, sizes: Sequence[int]) -> Evaluation:
-        nodes = store.targets[number].nodes
+    def judged(number: int, place: int, sets: Sequence[Positions]) -> Evaluation:
+        nodes, labels = store.targets[number].nodes, store.targets[number].federation.labels
         first = int((store.owner < number).sum())
-        some = [i for i, size in enumerate(sizes) if size > 0]
+        some = [i for i, each in enumerate(sets) if len(each) > 0]
+        own_mean = [own_mean_error(labels, nodes[i].support, sets[i]) for i in some if values]
+
+        about = store.targets[number], first, scored, own
+        kept = {} if place else _scored(results, ordered, *about)
 
         def by_steps(name: str) -> Values:
             return {
@@ -285,23 +139,63 @@ def evaluate(
                 if name in result[place]
             }
 
+        decided: dict[str, Any] = {}
+        if among:
+            mine, names = slice(first, first + len(nodes)), among
+            decided["decided"] = chosen[place]["metric"][mine][some].tolist()
+            decided["choices"] = tuple(names[each] for each in chosen[place]["choice"][mine][some])
         return Evaluation(
             metric=metric_name(task),
             nodes=tuple(nodes[i].name for i in some),
-            query_sizes=tuple(sizes[i] for i in some),
+            query_sizes=tuple(len(sets[i]) for i in some),
             values=by_steps("metric"),
             seen_classes=by_steps("seen"),
             losses=by_steps("loss"),
+            own_means=tuple(own_mean),
+            further={**{n: by_steps(n) for n in _FURTHER[task.kind]}, **kept.pop("further", {})},
+            details=kept,
+            **decided,
         )
 
-    found = []
+    found, values = [], task.kind == "regression"
     for number, each in enumerate(store.targets):
-        evaluation = judged(number, 0, [len(node.query) for node in each.nodes])
-        precise = [len(node.precise) for node in each.nodes]
-        if any(precise):
+        evaluation = judged(number, 0, [node.query for node in each.nodes])
+        precise = [node.precise for node in each.nodes]
+        if any(len(some) for some in precise):
             evaluation = replace(evaluation, precise=judged(number, 1, precise))
         found.append(evaluation)
     return found
+
+
+_FURTHER = {"classification": ("balanced-accuracy", "f1"), "regression": ("mae", "r2")}
+
+
+def _scored(
+    results: Sequence[Any],
+    ordered: Sequence[int],
+    targets: Targets,
+    first: int,
+    scored: int | None,
+    own: Sequence[OwnMetric],
+) -> dict[str, Any]:
+    """What is told by the outputs of all nodes of a model: `further` metrics, and the classes."""
+    if scored is None:
+        return {}
+    nodes, task = targets.nodes, targets.federation.task
+    tensor = results[ordered.index(scored)][0]["scores"][first : first + len(nodes)]
+    tensor = tensor.softmax(dim=-1) if task.class_names else targets.scaling.in_label_unit(tensor)
+    padded, sizes = tensor.cpu().numpy(), [len(node.query) for node in nodes]
+    outputs = np.concatenate([padded[i, :size] for i, size in enumerate(sizes)])
+    labels = targets.federation.labels[np.concatenate([node.query for node in nodes])]
+    owner = np.repeat(np.arange(len(nodes)), sizes)
+    further = {
+        name: {scored: values}
+        for name, values in own_metrics(own, labels, outputs, owner, len(nodes)).items()
+    }
+    if task.kind == "regression" or not np.isfinite(outputs).all():
+        return {"further": further}
+    further["auc"] = {scored: node_aucs(outputs, labels, owner, len(nodes))}
+    return {"further": further, **class_table(outputs, labels, task.class_names)}
 
 
 def evaluate_model(
@@ -311,6 +205,8 @@ def evaluate_model(
     *,
     execution: Execution = Execution(path="loop", chunk=1),
     seed: int = 0,
+    decides: bool = False,
+    metrics: Sequence[OwnMetric] = (),
 ) -> Evaluation:
     """A model on the targets of a federation, before and after adapting by its own rule.
 
@@ -321,6 +217,9 @@ def evaluate_model(
         execution: with its path and chunk size resolved; that of the model's own run gives the
             numbers of that run to the last bit.
         seed: of mini-batches, where the adaptation draws any.
+        decides: measure also what nodes reach that decide by themselves how they adapt.
+        metrics: further ones of your own: functions (labels, outputs) → number of one node, named
+            as they are, after the model's own number of steps (the largest of `steps` else).
     """
     if federation.task != model.task or federation.inputs.shape[1:] != model.input_shape:
         raise DataError(
@@ -333,7 +232,11 @@ def evaluate_model(
     targets = Targets(federation, federation.targets, model.scaling, seed)
     with machine(execution):
         store = TargetStore([targets], execution)
-        return evaluate(layout, [(theta, model.adaptation)], steps, store)[0]
+        models = [(theta, model.adaptation)]
+        own = model.adaptation.steps
+        scored = own if own in steps else max(steps)
+        found = evaluate(layout, models, steps, store, decides=decides, scored=scored, own=metrics)
+        return found[0]
 
 
 def score(model: MetaModel, inputs: Array, labels: Array) -> float:
@@ -351,8 +254,8 @@ def score(model: MetaModel, inputs: Array, labels: Array) -> float:
 
 
 def metric_name(task: Task) -> str:
-    """What is measured for a task."""
-    return "accuracy" if task.kind == "classification" else "mse"
+    """What is measured for a task where nobody says."""
+    return usual_metric(task.kind)
 
 
 def measures(
@@ -362,8 +265,11 @@ def measures(
     support: Samples,
     judged: Samples,
     at_once: int,
+    unit: Tensor,
 ) -> dict[str, Tensor]:
-    """Metric and loss of one node's model.
+    """Metrics, loss and `outputs` of one node's model; errors are in the labels' own unit.
+
+        mse = mean over samples and outputs o of s_o² (output_o − label_o)²
 
     Args:
         objective: model and loss.
@@ -372,6 +278,7 @@ def measures(
         support: its classes are those that the node has seen.
         judged: what to measure on.
         at_once: most samples that pass through the model together, for the memory they take.
+        unit: s, what labels were divided by, (outputs,); of values alone.
     """
     inputs, labels, mask = judged
     parts = torch.split(inputs, at_once)
@@ -382,14 +289,19 @@ def measures(
 
     loss = mean(objective.loss(outputs, labels))
     if task.kind == "regression":
-        return {"metric": mean((outputs - labels).square().mean(dim=-1)), "loss": loss}
+        errors = (outputs - labels).square() * unit.square()
+        further = value_metrics(outputs, labels, mask, unit)
+        return {"metric": mean(errors.mean(dim=-1)), "loss": loss, "outputs": outputs, **further}
 
     def accuracy(scores: Tensor) -> Tensor:
         share = mean((scores.argmax(dim=-1) == labels).to(mask.dtype))
         return torch.where(loss.isfinite(), share, torch.nan)  # NaN has an argmax, but no meaning
 
     seen = torch.where(_classes(support, task.outputs), outputs, -torch.inf)
-    return {"metric": accuracy(outputs), "seen": accuracy(seen), "loss": loss}
+    further = class_metrics(outputs.argmax(dim=-1), labels, mask, task.outputs)
+    further = {name: torch.where(loss.isfinite(), m, torch.nan) for name, m in further.items()}
+    found = {"metric": accuracy(outputs), "seen": accuracy(seen), "loss": loss}
+    return {**found, "outputs": outputs, **further}
 
 
 def _classes(samples: Samples, count: int) -> Tensor:

@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+FEWEST = 3
+"""Repeats below which a study gives no interval: that of two is twelve deviations wide."""
+
 
 class Interval(NamedTuple):
-    """Mean ± half width; the half width is None for a single value."""
+    """Mean ± half width; the half width is None for too few values."""
 
     mean: float
     half_width: float | None
@@ -20,15 +23,19 @@ class Interval(NamedTuple):
         return f"{self.mean:.4g}{width}"
 
 
-def interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float], fewest: int = 2) -> Interval:
     """The mean of repeats and the half width of its 95 % interval.
+
+    Args:
+        values: of the repeats.
+        fewest: below which there is no interval, at least 2.
 
     Example:
         >>> print(interval([1.0, 2.0, 3.0]))  # 4.3027 · 1 / √3
         2 ± 2.484
     """
     mean = float(np.mean(values))
-    if len(values) < 2:
+    if len(values) < fewest:
         return Interval(mean, None)
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Interval(mean, student_quantile(len(values) - 1) * error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,9 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from fedmeta.core.errors import MissingExtraError
 from fedmeta.core.tree import Tree
@@ -61,7 +64,7 @@ class Graph:
             return list(results.values())
 
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-        with mode, enable_python_dispatcher():  # whose shapes may be symbols
+        with mode, _plainly(), enable_python_dispatcher():  # whose shapes may be symbols
             symbols = self._symbolic(mode, inputs)
             traced = make_fx(flat, decomposition_table=decompositions())(*symbols)
         any_number = torch.export.Dim.DYNAMIC
@@ -100,6 +103,38 @@ class Graph:
                 mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(axes))
             )
         return symbolic
+
+
+class _FlatProducts(TorchFunctionMode):
+    """Linear layers on (n, …, d) as products of matrices, shaped here, where n may be a symbol."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch's own code would write down the number of samples that it sees."""
+        if func is functional.linear and args[0].ndim > 2:
+            x, *rest = args
+            flat = func(x.reshape(-1, x.shape[-1]), *rest, **(kwargs or {}))
+            return flat.reshape(*x.shape[:-1], flat.shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Layers as operations that ONNX has: recurrent ones and attention as products."""
+    fused, fast = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _FlatProducts(), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mkldnn.enabled = fused
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

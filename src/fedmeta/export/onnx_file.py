@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedmeta.core.decision import candidate_rules
 from fedmeta.core.errors import MissingExtraError, ModelError
 from fedmeta.core.storage import write_bytes
+from fedmeta.data.scaling import Scaling
+from fedmeta.export.activation_ranges import LAYERS, Ranges
 from fedmeta.export.checksum import with_checksum
 from fedmeta.export.diagnosis import translated
-from fedmeta.export.step import ADAPTED, prediction_graph, step_graph
+from fedmeta.export.int8 import with_int8
+from fedmeta.export.step import (
+    ADAPTED,
+    FIXED,
+    MEANS,
+    THETA,
+    prediction_graph,
+    prototype_head,
+    step_graph,
+)
 from fedmeta.models.meta_model import MetaModel
 
 _TOLERANCE = 1e-4
 """How far numbers may lie apart where what was written is compared with PyTorch, as a share."""
 
 
-def export_onnx(model: MetaModel, path: Path, *, adaptable: bool) -> None:
+def export_onnx(
+    model: MetaModel, path: Path, *, adaptable: bool, int8: Ranges | None = None
+) -> None:
     """Write a model as an .onnx file, after a check that it computes what PyTorch does.
 
     Args:
@@ -33,11 +48,31 @@ def export_onnx(model: MetaModel, path: Path, *, adaptable: bool) -> None:
     Raises:
         ModelError: for a model that cannot be exported; it names the layer.
     """
+    if adaptable and model.adaptation.method == "prototypes":
+        raise ModelError(
+            "the graph of an adaptation is a gradient step, but this model adapts by prototypes",
+            "adapt it with fedmeta adapt and export the adapted model for inference",
+        )
     model = _plain(model)
     graph = step_graph(model) if adaptable else prediction_graph(model)
-    content = with_checksum(translated(model, graph), _facts(model, adaptable))
+    proto, facts = translated(model, graph), _facts(model, adaptable)
+    float32 = copy.deepcopy(proto)
+    content = with_checksum(float32, facts)
     _check(model, content, adaptable)
+    if int8 is not None:
+        with_int8(proto, _body(model, adaptable), int8)
+        content = with_checksum(proto, {**facts, "int8": True})
+        _check_runs(model, content, adaptable)
     write_bytes(path, content)
+
+
+def _body(model: MetaModel, adaptable: bool) -> dict[str, str]:
+    """Weights of layers before the head, as the graph calls them, and their layers."""
+    moves = model.adaptation.moves(model.theta) if adaptable else frozenset[str]()
+    head = replace(model.adaptation, scope="head").moves(model.theta)
+    layers = {f"{n}.weight": n for n, m in model.module().named_modules() if isinstance(m, LAYERS)}
+    prefix = FIXED if adaptable else THETA
+    return {prefix + n: layer for n, layer in layers.items() if n not in moves and n not in head}
 
 
 def _plain(model: MetaModel) -> MetaModel:
@@ -49,7 +84,7 @@ def _plain(model: MetaModel) -> MetaModel:
 
 
 def _facts(model: MetaModel, adaptable: bool) -> Mapping[str, Any]:
-    rule = model.adaptation
+    rule, values = model.adaptation, model.task.kind == "regression"
     adaptation = {"steps": rule.steps, "step_size": rule.step_size, "batch_size": rule.batch_size}
     return {
         "kind": "adaptable" if adaptable else "inference",
@@ -58,24 +93,23 @@ def _facts(model: MetaModel, adaptable: bool) -> Mapping[str, Any]:
         "classes": list(model.task.class_names),
         "input_shape": list(model.input_shape),
         "features": list(model.about.get("features") or ()),
+        "encoding": model.about.get("encoding"),
         "adaptation": adaptation if adaptable else None,
         "run": model.about.get("run"),
+        "calibration": None if model.calibration is None else asdict(model.calibration),
+        "label_unit": model.scaling.label_deviation(model.task.outputs).tolist()
+        if values
+        else None,
     }
 
 
 def _check(model: MetaModel, content: bytes, adaptable: bool) -> None:
     """Run the file and compare, with samples that differ and with samples that are all the same."""
     try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("onnxruntime, which checks .onnx files,", "onnx") from None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # weights are inputs with defaults on purpose
-    try:
-        session = onnxruntime.InferenceSession(content, options)
+        session = _opened(content)
         for count in (1, 5):
             _compare(model, session, count, adaptable)
-    except ModelError:
+    except (ModelError, MissingExtraError):
         raise
     except Exception as error:  # the runtime has many kinds
         raise ModelError(
@@ -84,18 +118,50 @@ def _check(model: MetaModel, content: bytes, adaptable: bool) -> None:
         ) from error
 
 
+def _opened(content: bytes) -> Any:
+    """A session of ONNX Runtime."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("onnxruntime, which checks .onnx files,", "onnx") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # weights are inputs with defaults on purpose
+    return onnxruntime.InferenceSession(content, options)
+
+
+def _check_runs(model: MetaModel, content: bytes, adaptable: bool) -> None:
+    """Run what was rounded: it must give finite numbers."""
+    session = _opened(content)
+    count = 2
+    given: dict[str, Any] = {"inputs": np.zeros((count, *model.input_shape), np.float32)}
+    given["inputs"] += model.scaling.mean.astype(np.float32)
+    if adaptable:
+        values = np.zeros((count, model.task.outputs), np.float32)
+        given["labels"] = np.zeros(count, np.int64) if model.task.class_names else values
+        given["mask"] = np.ones(count, np.float32)
+    if not all(np.isfinite(each).all() for each in session.run(None, given)):
+        raise ModelError(
+            "in eight bits the graph gives numbers that are not finite", "export it in float32"
+        )
+
+
 def _compare(model: MetaModel, session: Any, count: int, adaptable: bool) -> None:
     rng = np.random.default_rng(count)
     spread = rng.normal(size=(count, *model.input_shape)) * model.scaling.deviation
     inputs = (model.scaling.mean + spread).astype(np.float32)
+    if model.scaling.tokens:
+        inputs = rng.integers(model.network.vocabulary, size=inputs.shape).astype(np.float32)
     inputs[0] = inputs[0].flat[0]  # equal numbers: ties wherever a maximum is taken
     given: dict[str, Any] = {"inputs": inputs}
+    unit = model.scaling.labels or Scaling(np.zeros(()), np.ones(()))
     with torch.no_grad():
-        expected = {"logits": model.network(model.theta, model.scaled(inputs)).numpy()}
+        outputs = model.network(model.theta, model.scaled(inputs))
+    expected = {"logits": model.scaling.in_label_unit(outputs).numpy()}
     if adaptable:
         classes = model.task.class_names
         numbers = rng.integers(len(classes), size=count) if classes else None
-        values = rng.normal(size=(count, model.task.outputs)).astype(np.float32)
+        values = rng.normal(size=(count, model.task.outputs))
+        values = (unit.mean + unit.deviation * values).astype(np.float32)
         given["labels"] = values if numbers is None else numbers
         given["mask"] = np.ones(count, np.float32)
         named = values if numbers is None else np.array(classes)[numbers]
@@ -103,10 +169,15 @@ def _compare(model: MetaModel, session: Any, count: int, adaptable: bool) -> Non
         phi = whole.adapt(inputs, named, steps=1).theta
         moves = model.adaptation.moves(model.theta)
         expected |= {ADAPTED + name: phi[name].numpy() for name in phi if name in moves}
+        if prototype_head(model) is not None:
+            rule = replace(candidate_rules(model.adaptation)["prototypes"], batch_size=None)
+            means = replace(model, adaptation=rule).adapt(inputs, named).theta
+            expected |= {MEANS + name: means[name].numpy() for name in rule.moves(means)}
     found = dict(zip(expected, session.run(list(expected), given), strict=True))
     for name, wanted in expected.items():
-        room = _TOLERANCE * max(1.0, float(np.abs(wanted).max()))
-        if not np.allclose(found[name], wanted, rtol=0.0, atol=room):
+        size = unit.deviation if name == "logits" else 1.0  # of a small number, output by output
+        room = _TOLERANCE * np.maximum(size, np.abs(wanted).max())
+        if not bool((np.abs(found[name] - wanted) <= room).all()):
             error = float(np.abs(found[name] - wanted).max())
             raise ModelError(
                 f"the exported graph gives other numbers than PyTorch ({name}, off by {error:.1g})",

@@ -1,11 +1,16 @@
 """A model's two graphs: one adaptation step, and a prediction.
 
-    φ = θ − a ∇L(θ, D),   a = α·f
+    φ = θ − a (∇L(θ, D) + λ(θ − θ⁰)),   a = α·f
 
-Inputs of a step are raw samples, their labels and a mask (1 counts, 0 is padding), and, where they
+Inputs and labels are scaled within the graph, and answers are in the labels' own unit. Inputs of a
+step are raw samples, their labels and a mask (1 counts, 0 is padding), and, where they
 shall differ from the meta-model's, θ (of the parameters that adaptation moves), α and, where they
-were learned, the factors f. Outputs are φ and the model's answers under θ, so that the same graph
-also predicts. k steps are k runs, each with the φ of the one before.
+were learned, the factors f. Outputs are φ, the model's answers under θ, so that the same graph
+also predicts, and the loss of every sample under θ. k steps are k runs, each with the φ of the one
+before. A pull λ is to θ⁰, the exported model's own parameters, which are part of the graph.
+
+Where the head can be one of class means (`fedmeta.core.prototypes`), that head of the given samples
+is an output too, so that a device has all candidates of `fedmeta.core.decision`.
 """
 
 from __future__ import annotations
@@ -14,14 +19,16 @@ from dataclasses import replace
 
 import torch
 
+from fedmeta.core.decision import candidate_rules, possible_candidates
 from fedmeta.core.objective import Objective, adapt
+from fedmeta.core.prototypes import Head, linear_head, with_prototypes
 from fedmeta.core.sample_sets import Samples
 from fedmeta.core.tree import Tree
 from fedmeta.export.graph import Graph
 from fedmeta.models.meta_model import MetaModel
 
-THETA, FACTORS, ADAPTED = "theta/", "factors/", "adapted/"
-_FIXED, _CONSTANTS, _SCALING = "fixed/", "constants/", "scaling/"
+THETA, FACTORS, ADAPTED, MEANS = "theta/", "factors/", "adapted/", "prototypes/"
+FIXED, _ANCHOR, _CONSTANTS, _SCALING = "fixed/", "anchor/", "constants/", "scaling/"
 _EXAMPLES = 3  # any number of at least 2 shows the tracer that there may be several
 
 
@@ -31,35 +38,57 @@ def step_graph(model: MetaModel) -> Graph:
     moves = rule.moves(model.theta)
     moving = {name: leaf for name, leaf in model.theta.items() if name in moves}
     fixed = {name: leaf for name, leaf in model.theta.items() if name not in moves}
+    # Tensors of their own: the tracer takes one tensor under two names for one input.
+    anchor = {name: leaf.clone() for name, leaf in moving.items()} if rule.pull > 0 else {}
+    head = prototype_head(model)
+    sharpness = candidate_rules(rule)["prototypes"].step_size
 
     def step(given: Tree) -> Tree:
-        theta = _part(given, THETA) | _part(given, _FIXED)
+        theta = _part(given, THETA) | _part(given, FIXED)
         theta = {name: theta[name] for name in model.theta}  # the head is what comes last
         network = replace(model.network, constants=_part(given, _CONSTANTS))
         objective = Objective(lambda point, x, _key: network(point, x), model.loss)
         learned = _part(given, FACTORS)
         sizes = {name: given["step_size"] * learned.get(name, 1.0) for name in moving}
         one = replace(rule, step_size=1.0, steps=1, batch_size=None, factors=sizes)
-        samples = Samples(_scaled(given), given["labels"], given["mask"])
-        adapted = adapt(objective, one, theta, samples)
+        samples = Samples(_scaled(given), _scaled_labels(given), given["mask"])
+        adapted = adapt(objective, one, theta, samples, anchor=_part(given, _ANCHOR) or None)
+        means: Tree = {}
+        if head is not None:
+            found = with_prototypes(objective.predict, theta, head, samples, sharpness)
+            means = {MEANS + name: found[name] for name in head}
+        outputs = network(theta, samples.inputs)
         return {
             **{ADAPTED + name: adapted[name] for name in moving},
-            "logits": network(theta, samples.inputs),
+            **means,
+            "logits": _in_label_unit(given, outputs),
+            "losses": model.loss(outputs, samples.labels),
         }
 
-    labels = torch.zeros(_EXAMPLES, model.task.outputs)
-    if model.task.kind == "classification":
-        labels = torch.zeros(_EXAMPLES, dtype=torch.int64)
     return Graph(
         step,
-        {**_inputs(model), "labels": labels, "mask": torch.ones(_EXAMPLES)},
+        {**_inputs(model), "labels": _labels(model), "mask": torch.ones(_EXAMPLES)},
         {
             **_named(THETA, moving),
             "step_size": torch.tensor(rule.step_size),
             **_named(FACTORS, dict(rule.factors or {})),
         },
-        {**_named(_FIXED, fixed), **_context(model)},
+        {**_named(FIXED, fixed), **_named(_ANCHOR, anchor), **_context(model)},
     )
+
+
+def prototype_head(model: MetaModel) -> Head | None:
+    """The head that may be one of class means; None where it may not, or is not adapted."""
+
+    def predict(theta: Tree, inputs: torch.Tensor, _key: torch.Tensor | None) -> torch.Tensor:
+        return model.network(theta, inputs)
+
+    rule, few = model.adaptation, torch.ones(_EXAMPLES, *model.input_shape)
+    few = few.long() if model.scaling.tokens else few
+    if "prototypes" not in possible_candidates(predict, rule, model.theta, few, _labels(model)):
+        return None
+    head = linear_head(model.theta, candidate_rules(rule)["prototypes"].moves(model.theta))
+    return head if {*head} <= rule.moves(model.theta) else None
 
 
 def prediction_graph(model: MetaModel) -> Graph:
@@ -67,11 +96,18 @@ def prediction_graph(model: MetaModel) -> Graph:
 
     def predict(given: Tree) -> Tree:
         network = replace(model.network, constants=_part(given, _CONSTANTS))
-        return {"logits": network(_part(given, THETA), _scaled(given))}
+        outputs = network(_part(given, THETA), _scaled(given))
+        return {"logits": _in_label_unit(given, outputs)}
 
     return Graph(
         predict, _inputs(model), constants={**_named(THETA, model.theta), **_context(model)}
     )
+
+
+def _labels(model: MetaModel) -> torch.Tensor:
+    if model.task.kind == "classification":
+        return torch.zeros(_EXAMPLES, dtype=torch.int64)
+    return torch.zeros(_EXAMPLES, model.task.outputs)
 
 
 def _inputs(model: MetaModel) -> Tree:
@@ -79,13 +115,28 @@ def _inputs(model: MetaModel) -> Tree:
 
 
 def _context(model: MetaModel) -> Tree:
-    """What is neither learned nor given: frozen parts of the network, scaling of the inputs."""
+    """What is neither learned nor given: frozen parts of the network, scaling."""
     scaling = {name: leaf.float() for name, leaf in model.scaling.tensors().items()}
     return {**_named(_CONSTANTS, model.network.constants), **_named(_SCALING, scaling)}
 
 
 def _scaled(given: Tree) -> torch.Tensor:
+    if f"{_SCALING}tokens" in given:
+        return given["inputs"].long()
     return (given["inputs"] - given[f"{_SCALING}mean"]) / given[f"{_SCALING}deviation"]
+
+
+def _scaled_labels(given: Tree) -> torch.Tensor:
+    labels = given["labels"]
+    if f"{_SCALING}label_mean" not in given:
+        return labels
+    return (labels - given[f"{_SCALING}label_mean"]) / given[f"{_SCALING}label_deviation"]
+
+
+def _in_label_unit(given: Tree, outputs: torch.Tensor) -> torch.Tensor:
+    if f"{_SCALING}label_mean" not in given:
+        return outputs
+    return given[f"{_SCALING}label_mean"] + given[f"{_SCALING}label_deviation"] * outputs
 
 
 def _named(prefix: str, tree: Tree) -> Tree:

@@ -4,6 +4,7 @@ A folder holds all of it; only what is named is for others to read:
 
     ca.crt  server.pem      give ca.crt to every edge: it tells the platform from an impostor
     nodes/NAME.pub          the platform registers it: it tells this edge from a stranger
+    nodes/NAME.crt          goes with its key: it tells this edge from a stranger to other edges
     revoked/NAME.pub        keys that the platform must not register again
     ca.key  server.key  nodes/NAME    secrets, readable by their owner alone
 
@@ -21,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fedmeta.core.errors import MissingExtraError, SettingError, require
-from fedmeta.core.storage import write_bytes, writing
+from fedmeta.core.storage import private_folder, write_bytes, writing
 
 try:
     from cryptography import x509
@@ -116,6 +117,32 @@ def make_node(folder: Path, name: str) -> KeyPair:
     return pair
 
 
+def certify_nodes(folder: Path) -> list[Path]:
+    """Certificates of all node keys that have none yet, signed by the folder's authority.
+
+    With it other edges can tell whose key it is without asking the platform, see `mask_identity`.
+    """
+    made = []
+    for name, public in node_keys(folder).items():
+        place = certificate_of(folder, name)
+        if place.exists():
+            continue
+        authority, signer = _load_authority(folder)
+        key = serialization.load_ssh_public_key(public.read_bytes())
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise SettingError(f"{public} is no elliptic-curve key", "make one of ecdsa, 384 bits")
+        certificate = _certificate(_called(name), authority.subject, key, signs=False)
+        content = certificate.sign(signer, hashes.SHA384())
+        write_bytes(place, content.public_bytes(serialization.Encoding.PEM), _PUBLIC)
+        made.append(place)
+    return made
+
+
+def certificate_of(folder: Path, name: str) -> Path:
+    """Where the certificate of a node's key lies."""
+    return folder / "nodes" / f"{name}.crt"
+
+
 def node_keys(folder: Path) -> dict[str, Path]:
     """Public keys of the nodes that may join, by name and in its order."""
     return {path.stem: path for path in sorted((folder / "nodes").glob("*.pub"))}
@@ -137,12 +164,13 @@ def revoke_node(folder: Path, name: str) -> Path:
         place.parent.mkdir(exist_ok=True)
         pair.public.rename(place)
         pair.secret.unlink(missing_ok=True)
+        certificate_of(folder, name).unlink(missing_ok=True)
     return place
 
 
 def _node_pair(folder: Path, name: str) -> KeyPair:
     require(
-        _NAME.fullmatch(name) is not None and not name.endswith(".pub"),
+        _NAME.fullmatch(name) is not None and not name.endswith((".pub", ".crt")),
         "name",
         name,
         "letters, digits, dots, dashes and underscores",
@@ -226,7 +254,6 @@ def _certificate(
 
 
 def _store(pair: KeyPair, public: bytes, secret: bytes) -> None:
-    with writing(pair.public):
-        pair.public.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(pair.public.parent)
     write_bytes(pair.secret, secret, _SECRET)
     write_bytes(pair.public, public, _PUBLIC)

@@ -39,5 +39,6 @@ def _answered(kind: str, message: Message, context: Context) -> Message:
 
 app.query()(partial(_answered, "introduce"))
 app.train()(partial(_answered, "round"))
+app.train("prepare")(partial(_answered, "prepare"))
 app.train("reveal")(partial(_answered, "reveal"))
 app.evaluate()(partial(_answered, "measure"))

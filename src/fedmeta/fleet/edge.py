@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState
@@ -17,14 +18,17 @@ from fedmeta.config.toml_files import merged
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import DataError, FedmetaError
 from fedmeta.core.serialization import deserialize, serialize
-from fedmeta.core.storage import read_json, write_json, writing
+from fedmeta.core.storage import private_folder, read_json, write_json
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation, Task
-from fedmeta.data.scaling import Scaling, sums_of
+from fedmeta.data.scaling import Scaling, label_sums, sums_of
 from fedmeta.engine.cohort import Share
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
+from fedmeta.fleet.edge_promise import spend
 from fedmeta.fleet.edge_state import EdgeState, RoundRequest, answered, restore
+from fedmeta.fleet.mask_identity import identity
+from fedmeta.fleet.masked_edge import mask_sum, memory_of, prepare_shares, reveal, whole_sum
 from fedmeta.fleet.message import (
     Message,
     MessageError,
@@ -33,17 +37,17 @@ from fedmeta.fleet.message import (
     unflatten,
     unpack_model,
 )
-from fedmeta.fleet.secure_rounds import mask_sum, public_key, reveal
+from fedmeta.fleet.message_schema import NOTES, check_request, one_line
 from fedmeta.fleet.shards import EdgeData, read_shard, with_classes
 from fedmeta.priors.importance import fisher_sums
 from fedmeta.training.job import Job, prepare
 from fedmeta.training.prior_strength import source_losses
 from fedmeta.uplink.compression import Compression
-from fedmeta.uplink.uplink import refusals, with_secrets
+from fedmeta.uplink.robust_sum import RobustSum
+from fedmeta.uplink.uplink import refusals
 
 FILE = "edge.json"
 _RESIDUAL = "edge.residual"  # slot of what the edge could not send yet
-_NOTES = 5  # lines that a reply may carry
 
 
 @dataclass(frozen=True)
@@ -54,25 +58,25 @@ class Edge:
         name: like no other in the fleet; the same after every restart.
         data: its samples.
         execution: settings of this machine that override the run's: device, threads, memory.
+        certs: folder with its node key and the authority's certificate; empty: there are none.
     """
 
     name: str
     data: EdgeData
     execution: Mapping[str, Any] = field(default_factory=dict)
+    certs: str = ""
 
     def save(self, home: Path) -> None:
         """Write it to the folder where the edge keeps all of its files."""
-        with writing(home):
-            home.mkdir(parents=True, exist_ok=True)
-        write_json(home / FILE, serialize(self))
+        private_folder(home)
+        write_json(home / FILE, serialize(self), private=True)
 
     @classmethod
     def load(cls, home: Path) -> Edge:
         """The edge that lives in a folder."""
         about = read_json(home / FILE, "description of the edge")
-        return cls(
-            str(about["name"]), deserialize(EdgeData, about["data"], "data"), about["execution"]
-        )
+        data = deserialize(EdgeData, about["data"], "data")
+        return cls(str(about["name"]), data, about["execution"], str(about.get("certs", "")))
 
 
 def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes]:
@@ -80,18 +84,27 @@ def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, byte
 
     An error that a person can fix is sent to the platform as one line.
     """
-    act = {"introduce": introduce, "round": take_part, "reveal": reveal, "measure": measure}[kind]
+    acts: dict[str, Callable[[Path, Message], Message]] = {
+        "introduce": introduce,
+        "prepare": prepare_sum,
+        "round": take_part,
+        "reveal": reveal,
+        "measure": measure,
+    }
     try:
-        reply = act(home, Message.decoded(facts, tensors))
+        request = Message.decoded(facts, tensors)
+        check_request(kind, request)
+        reply = acts[kind](home, request)
     except FedmetaError as error:
-        reply = Message({"refused": str(error)})
+        reply = Message({"refused": one_line(error)})
     return reply.encoded()
 
 
 def introduce(home: Path, question: Message) -> Message:
     """Who this edge is: its nodes' names and sizes, and the sums that common scaling needs.
 
-    Of the samples only n, Σx and Σx² over all of them are sent, and which classes there are.
+    Of the samples only n, Σx and Σx² over all of them are sent, of labels that are values n, Σy and
+    Σy², and else which classes there are.
     """
     edge, settings = Edge.load(home), RunSpec.from_dict(question.facts["table"])
     federation = read_shard(edge.data, settings.data_settings, settings.training.seed, edge.name)
@@ -105,23 +118,34 @@ def introduce(home: Path, question: Message) -> Message:
         "features": list(federation.features),
     }
     if settings.uplink.secure_aggregation:
-        facts["key"] = public_key(home)
-    if settings.data_settings.scaling == "none":
-        return Message(facts)
-    held = [
-        torch.from_numpy(part) for node in federation.nodes for part in (node.support, node.query)
-    ]
-    sums = sums_of(federation.inputs, torch.cat(held).numpy(), settings.data_settings.scaling)
-    return Message(
-        {**facts, "count": sums.count},
-        {"total": torch.from_numpy(sums.total), "squares": torch.from_numpy(sums.squares)},
-    )
+        facts["key"] = identity(home, edge.name, edge.certs, question.facts["run"])
+    data, tensors = settings.data_settings, dict[str, torch.Tensor]()
+    if (values := label_sums(federation, data.label_scaling)) is not None:
+        facts["label_count"] = values.count
+        tensors |= {
+            "label_total": torch.from_numpy(values.total),
+            "label_squares": torch.from_numpy(values.squares),
+        }
+    if data.scaling != "none":
+        held = [part for node in federation.nodes for part in (node.support, node.query)]
+        sums = sums_of(federation.inputs, np.concatenate(held), data.scaling)
+        facts["count"] = sums.count
+        tensors |= {
+            "total": torch.from_numpy(sums.total),
+            "squares": torch.from_numpy(sums.squares),
+        }
+    return Message(facts, tensors)
 
 
 def data_digest(federation: Federation) -> str:
     """A fingerprint of who the nodes are and how much each has."""
     sizes = ((node.name, len(node.support), len(node.query)) for node in federation.nodes)
     return hashlib.sha256(repr(list(sizes)).encode()).hexdigest()[:16]
+
+
+def prepare_sum(home: Path, request: Message) -> Message:
+    """Shares for a masked sum to come."""
+    return prepare_shares(home, Edge.load(home).certs, request)
 
 
 def take_part(home: Path, request: Message) -> Message:
@@ -132,25 +156,25 @@ def take_part(home: Path, request: Message) -> Message:
     """
     started = time.perf_counter()
     facts = request.facts
-    digest = request.digest(but=["life"])  # on which the reply does not depend
+    digest = request.digest(but=["life", "mask"])  # on which the sum does not depend
     asked = RoundRequest(facts["round"], facts["life"], facts["counted"], digest)
-    if not str(facts["run"]).isalnum():
-        raise MessageError(f"run {facts['run']!r} has no proper name", "check the platform")
-    stored = EdgeState(home / "memory" / facts["run"])
+    stored = EdgeState(memory_of(home, facts["run"]))
     if answered(stored.entries(), asked):
-        return stored.reply(asked.round)
+        reply = stored.reply(asked.round)
+        return mask_sum(home, facts, reply) if "mask" in facts else reply
     job, share = _job(Edge.load(home), request)
     with machine(job.layout.execution):
         cohort = replace(job.cohort, share=share)
         # The edge shortens its sum, not what its nodes add to it on this machine.
-        uplink = replace(job.uplink, compression=Compression())
+        # A robust sum is the platform's: it needs what several edges send.
+        uplink = replace(job.uplink, compression=Compression(), robust=RobustSum())
         engine = LocalEngine(job.algorithm, cohort, job.layout, uplink=uplink)
         theta = job.model.theta
         like = job.algorithm.broadcast(engine.start(theta)[0])
         shared = unflatten(request.tensors["shared"], like)
         first = request.tensors.get("start")
         known = {name: shared[name] for name in theta} if first is None else unflatten(first, theta)
-        nodes = with_secrets(engine.start(known)[1])
+        nodes = engine.start(known)[1]
         kept: NodeState = {}
         if asked.counted > 0:
             kept = stored.states(asked.counted)
@@ -164,15 +188,16 @@ def take_part(home: Path, request: Message) -> Message:
         "run": facts["run"],
         "name": facts["name"],
         "seconds": round(time.perf_counter() - started, 3),
-        "notes": [*engine.notes(), *refused][:_NOTES],
+        "notes": [one_line(line) for line in (*engine.notes(), *refused)][:NOTES],
     }
     if job.uplink.secure_aggregation:
-        hidden = mask_sum(home, facts, total, shared)
-        reply = Message({**about, **hidden.facts}, hidden.tensors)
+        whole = whole_sum(total, shared, job.uplink)
+        reply = Message({**about, **whole.facts}, whole.tensors)
     else:
         reply = Message(about, pack_contribution(total, shared, wire))
+    spend(stored.folder, RunSpec.from_dict(facts["table"]))
     stored.save(asked, {**nodes, **left}, reply)
-    return reply
+    return mask_sum(home, facts, reply) if job.uplink.secure_aggregation else reply
 
 
 def measure(home: Path, request: Message) -> Message:
@@ -223,5 +248,16 @@ def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
             "put them back, or start the edge in a new folder under another name",
         )
     federation = with_classes(federation, deserialize(Task, facts["task"], "task"))
-    job = prepare(settings, federation, scaling=Scaling.from_tensors(request.tensors))
+    scaling = Scaling.from_tensors(request.tensors)
+    labels = [] if scaling.labels is None else [(scaling.labels, federation.labels.shape[1:])]
+    for part, shape in ((scaling, federation.inputs.shape[1:]), *labels):
+        for each in (part.mean.shape, part.deviation.shape):
+            if len(each) > len(shape) or any(
+                here not in (1, there) for here, there in zip(each[::-1], shape[::-1], strict=False)
+            ):
+                raise MessageError(
+                    f"the platform sends a scaling of shape {each} for samples of {shape}",
+                    "check that platform and edge run the same version",
+                )
+    job = prepare(settings, federation, scaling=scaling)
     return job, deserialize(Share, facts["share"], "share")

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedmeta.algorithms.algorithm import NodeState
 from fedmeta.core.errors import FedmetaError, RunFolderError
-from fedmeta.core.storage import read_tensors, write_tensors, writing
+from fedmeta.core.storage import private_folder, read_tensors, write_tensors
 from fedmeta.fleet.message import Message
 
 _NAME = re.compile(r"round-(\d{6,})\.safetensors")
@@ -141,9 +141,8 @@ class EdgeState:
             "digest": request.digest,
             "facts": json.dumps(reply.facts),
         }
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(self._file(request.round), tensors, about)
+        private_folder(self.folder)
+        write_tensors(self._file(request.round), tensors, about, private=True)
         for number in self._rounds():
             if number not in (request.counted, request.round):
                 self._file(number).unlink(missing_ok=True)

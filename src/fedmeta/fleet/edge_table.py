@@ -25,6 +25,7 @@ class EdgeStatus:
         rounds: how often it was counted; a round that a crash has undone counts again.
         bytes_down, bytes_up: sent to it and by it in all.
         seconds: that its last reply took to compute.
+        failed: rounds in which it sent what cannot be; so many of them quarantine it.
     """
 
     name: str
@@ -35,12 +36,24 @@ class EdgeStatus:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    failed: tuple[int, ...] = ()
 
     def seen(self, size: int, seconds: float) -> None:
         """Note a reply of so many bytes that took so long."""
         self.state, self.last_seen = "counted", datetime.now(UTC).isoformat(timespec="seconds")
         self.bytes_up += size
         self.seconds = seconds
+
+    def fail(self, number: int) -> None:
+        """Note that it failed in a round; a round that is asked again counts once."""
+        self.failed = tuple(sorted({*self.failed, number}))
+
+    def strikes(self, number: int) -> int:
+        """Rounds before this one in which it failed.
+
+        Those that a crash of the platform has undone are asked again, and do not count before.
+        """
+        return sum(each < number for each in self.failed)
 
 
 def write_edges(folder: Path, rows: Iterable[EdgeStatus]) -> None:

@@ -15,13 +15,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmeta.core.errors import FedmetaError, MissingExtraError, SettingError
-from fedmeta.core.storage import write_bytes, writing
+from fedmeta.core.storage import private_folder, write_bytes, writing
 
 LINK = "fleet"  # what our SuperLink is called in Flower's configuration
 DATABASE = "superlink.db"
@@ -32,6 +33,9 @@ _FLOWER = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
 _START, _STOP = 60.0, 10.0  # seconds that a program gets for it
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 8.0  # seconds before a program that ended is started again
+_SOUND = 60.0  # seconds that a program must last to be taken for sound
+_LOOK = 0.2  # seconds between two looks at whether a program has ended
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 
 
@@ -102,8 +106,7 @@ def write_config(home: Path, port: int, certs: Path | None) -> None:
     """Tell `flwr` where our SuperLink is; `home` is its $FLWR_HOME."""
     how = f'root-certificates = "{_key_file(certs, "ca.crt")}"' if certs else "insecure = true"
     text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "127.0.0.1:{port}"\n'
-    with writing(home):
-        home.mkdir(parents=True, exist_ok=True)
+    private_folder(home)
     write_bytes(home / "config.toml", f"{text}{how}\n".encode())
 
 
@@ -125,7 +128,7 @@ def typed(command: Sequence[str], home: Path) -> str:
 def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program and all that it starts, for as long as the context lasts; `log` gets its output."""
     with writing(log):
-        log.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(log.parent)
         output = log.open("ab")
     with output:
         process = subprocess.Popen(
@@ -135,12 +138,49 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that all of it can be stopped at once
+            umask=0o077,  # databases with tokens, sent apps, logs: nobody else's
             preexec_fn=_die_with_parent,
         )
     try:
         yield process
     finally:
         stop(process)
+
+
+@contextmanager
+def kept_running(command: Callable[[], Sequence[str]], home: Path, log: Path) -> Iterator[None]:
+    """The same for a program that is started again whenever it ends, after growing pauses.
+
+    A SuperLink takes nodes that were killed for online up to a minute longer, and refuses them
+    meanwhile; their SuperNodes end then.
+
+    Args:
+        command: makes the command line, anew for every start.
+        home: its $FLWR_HOME.
+        log: gets its output.
+    """
+    over = threading.Event()
+
+    def supervise() -> None:
+        pause = _FIRST_PAUSE
+        while not over.is_set():
+            begun = time.monotonic()
+            with running(command(), home, log) as process:
+                while process.poll() is None and not over.wait(_LOOK):
+                    pass
+            sound = time.monotonic() - begun > _SOUND
+            pause = _FIRST_PAUSE if sound else min(2 * pause, _LONGEST_PAUSE)
+            over.wait(pause)
+
+    _found(command(), environment(home))  # a missing program is said here, not in a thread
+    # A program dies with the thread that has started it, so this one lives as long.
+    thread = threading.Thread(target=supervise, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

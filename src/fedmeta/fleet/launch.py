@@ -19,6 +19,7 @@ from fedmeta.core.storage import read_json, write_json
 from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.flower_commands import ProgramError
 from fedmeta.fleet.plan import FOLDER, Plan
+from fedmeta.fleet.roster import Roster
 from fedmeta.fleet.server_app import OUTCOME
 from fedmeta.training.callbacks import Callback
 
@@ -66,6 +67,10 @@ class Host:
 def running_platform(host: Host, keys: Sequence[Path]) -> Iterator[subprocess.Popen[bytes]]:
     """A SuperLink that lets in the edges with these public keys, as long as the context lasts."""
     programs.check_free(host.address, host.port)
+    if Roster.load(host.place) is None:
+        # Nobody is known by Flower's numbers yet; a kill may have come between a key and its note.
+        for left in (*host.place.glob(f"{programs.DATABASE}*"), host.place / _REGISTERED):
+            left.unlink(missing_ok=True)
     programs.write_config(host.home, host.port, host.certs)
     command, log = host.commands([])[0], host.place / "superlink.log"
     with programs.running(command, host.home, log) as process:
@@ -86,6 +91,21 @@ def running_edge(
         programs.running(node, flower, home / "supernode.log") as process,
     ):
         yield process
+
+
+@contextmanager
+def lasting_edge(name: str, home: Path, platform: str, certs: Path | None) -> Iterator[None]:
+    """The same with a SuperNode that is started again whenever it ends."""
+
+    def node() -> list[str]:
+        return programs.supernode(name, home, platform, certs)
+
+    flower, worker = home / "flower", programs.worker(home)
+    with (
+        programs.running(worker, flower, home / "worker.log"),
+        programs.kept_running(node, flower, home / "supernode.log"),
+    ):
+        yield
 
 
 def _register_only(host: Host, keys: Sequence[Path]) -> None:

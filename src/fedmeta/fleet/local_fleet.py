@@ -11,19 +11,21 @@ import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from fedmeta.config.toml_files import Table
 from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.storage import private_folder
 from fedmeta.core.user_code import refuse_code
 from fedmeta.data.federation import Federation
 from fedmeta.engine.ranks import Ranks
 from fedmeta.fleet import flower_commands as programs
 from fedmeta.fleet.app_bundle import shipped, write_app
-from fedmeta.fleet.certificates import make_authority, make_node, make_server
+from fedmeta.fleet.certificates import certify_nodes, make_authority, make_node, make_server
 from fedmeta.fleet.edge import Edge
-from fedmeta.fleet.launch import APP, Host, run_to_end, running_edge, running_platform
+from fedmeta.fleet.launch import APP, Host, lasting_edge, run_to_end, running_platform
 from fedmeta.fleet.plan import FOLDER, Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
 from fedmeta.fleet.transport import FleetSettings
@@ -74,6 +76,7 @@ def write_shards(
             f"there are {count} edges for {len(homes)} source nodes",
             "give every edge at least one: fewer --edges or more --nodes",
         )
+    private_folder(place)
     for number, name in enumerate(_names(count)):
         share = Ranks(number, count).share(len(homes))
         here = homes[share.start : share.stop]
@@ -93,6 +96,7 @@ def make_keys(folder: Path, count: int) -> None:
     make_server(folder, ["localhost", "127.0.0.1"])
     for name in _names(count):
         make_node(folder, name)
+    certify_nodes(folder)
 
 
 def run_trial(
@@ -109,7 +113,9 @@ def run_trial(
     with ExitStack() as stack:
         superlink = stack.enter_context(running_platform(host, keys))
         for home in homes:
-            stack.enter_context(running_edge(home.name, home, f"127.0.0.1:{host.port}", certs))
+            own = "" if certs is None else str(certs.absolute())
+            replace(Edge.load(home), certs=own).save(home)
+            stack.enter_context(lasting_edge(home.name, home, f"127.0.0.1:{host.port}", certs))
         run_to_end(host, superlink, callbacks)
 
 

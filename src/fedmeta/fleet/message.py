@@ -24,6 +24,7 @@ from fedmeta.models.networks import ModelSettings
 from fedmeta.uplink.compression import Compression
 
 _WIRE, _METRIC = "wire/", "metric/"  # what names of tensors begin with
+_MOST = 16_000_000  # characters of facts: the names of some 100,000 nodes
 
 
 class MessageError(FedmetaError):
@@ -43,10 +44,14 @@ class Message(NamedTuple):
     @classmethod
     def decoded(cls, facts: str, tensors: bytes) -> Message:
         """The inverse of `encoded`; what is not well-formed is refused."""
+        if len(facts) > _MOST:
+            raise MessageError(f"a message has {len(facts)} characters of facts", "shorten it")
         try:
-            plain, named = json.loads(facts), load(tensors)
-        except (json.JSONDecodeError, SafetensorError) as error:
-            raise MessageError(f"a message is damaged ({error})", "send it again") from error
+            plain, named = json.loads(facts, parse_constant=_no_number), load(tensors)
+        # Of values: digits without end; of keys and types: dtypes that PyTorch has not.
+        except (ValueError, RecursionError, SafetensorError, KeyError, TypeError) as error:
+            said = f"a message is damaged ({str(error)[:200]!a})"
+            raise MessageError(said, "send it again") from error
         if not isinstance(plain, dict):
             raise MessageError("a message is damaged (no facts)", "send it again")
         return cls(plain, named)
@@ -62,6 +67,10 @@ class Message(NamedTuple):
         kept = {name: value for name, value in self.facts.items() if name not in but}
         facts, tensors = Message(kept, self.tensors).encoded()
         return hashlib.sha256(facts.encode() + b"\0" + tensors).hexdigest()
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON's")
 
 
 def flatten(leaves: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core import randomness
-from fedmeta.core.errors import RunFolderError, SettingError
+from fedmeta.core.errors import FedmetaError, RunFolderError, SettingError
+from fedmeta.core.older_settings import as_begun
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize, serialize
-from fedmeta.core.storage import read_json, write_json, writing
+from fedmeta.core.storage import private_folder, read_json, write_json
 from fedmeta.data.federation import Federation, describe
 from fedmeta.data.settings import DataSettings
+from fedmeta.fleet import audit
 from fedmeta.fleet.message import Message
 from fedmeta.fleet.platform import FleetEngine
 from fedmeta.fleet.queries import source_fisher, source_losses
@@ -28,16 +31,18 @@ from fedmeta.fleet.transport import (
     FleetError,
     FleetSettings,
     Transport,
-    check_name,
+    introduction,
 )
+from fedmeta.models.losses import BALANCED
 from fedmeta.priors import Regularizer
 from fedmeta.priors.importance import importance_file, write_importance
 from fedmeta.training import checkpoints
 from fedmeta.training.callbacks import Callback
-from fedmeta.training.job import Job, kept_scaling
+from fedmeta.training.job import Job
 from fedmeta.training.prior_strength import balance, tied_model
 from fedmeta.training.run import Run
 from fedmeta.training.run_importance import store_importance
+from fedmeta.training.start import kept_scaling
 from fedmeta.training.train import RunRequest, train_run
 from fedmeta.uplink.masking import FEWEST
 
@@ -72,8 +77,7 @@ class Plan:
 
     def save(self, folder: Path) -> None:
         """Write it into a run folder."""
-        with writing(folder):
-            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        private_folder(folder / FOLDER)
         write_json(folder / FOLDER / FILE, serialize(self))
 
     def request(self, starts: int = 0) -> dict[str, Any]:
@@ -86,10 +90,13 @@ class Plan:
         """The plan in a run folder."""
         about = read_json(folder / FOLDER / FILE, "plan of the fleet")
         targets = about["targets"]
+        # Of a run that was begun before edges were judged unasked: it goes on as it was.
+        guard = {"outliers": "keep", **about["table"].get("uplink", {}).get("guard", {})}
+        before = {} if "guard" in about["fleet"] else {"guard": guard, "max_weight": 1e9}
         return cls(
             about["run"],
             about["table"],
-            deserialize(FleetSettings, about["fleet"], "fleet"),
+            deserialize(FleetSettings, {**before, **about["fleet"]}, "fleet"),
             deserialize(EdgeData, targets, "targets") if targets else None,
         )
 
@@ -101,15 +108,16 @@ def carry_out(
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Run:
     """Start the run that a folder plans, or go on with it where it was left; see `EdgeLink`."""
-    plan, place = Plan.load(folder), folder / FOLDER
+    plan, place = _as_begun(Plan.load(folder), folder), folder / FOLDER
     settings = RunSpec.from_dict(plan.table)
     check_fleet(plan.fleet, settings)
     prior: Regularizer | None = settings.algorithm.prior
     link = EdgeLink(transport, plan.fleet, plan.request(_count_start(place)), waiting)
     roster = Roster.load(place)
+    audit.record(place, "started", life=link.request["life"])
     if roster is None:
-        roster = _wait_for_edges(link, settings)
-        kept = kept_scaling(settings, roster.common.shape)
+        roster = _wait_for_edges(link, settings, place)
+        kept = kept_scaling(settings, roster.common.shape, roster.common.task)
         roster = roster if kept is None else replace(roster, scaling=kept)
         roster.save(place)
     found: Table = {}  # settings that were left open
@@ -138,6 +146,15 @@ def carry_out(
     return run
 
 
+def _as_begun(plan: Plan, folder: Path) -> Plan:
+    """The plan with what its run was begun with, by an older version perhaps."""
+    if not (folder / "settings.json").exists():
+        return plan
+    algorithm = str(plan.table.get("algorithm", ADMMFedMeta.name))
+    stored = RunFolder(folder).settings().get("settings") or {}
+    return replace(plan, table=merged([as_begun(stored, algorithm), plan.table]))
+
+
 def check_fleet(fleet: FleetSettings, settings: RunSpec) -> None:
     """Refuse what a fleet cannot do, or cannot do together."""
     share, uplink = settings.participation, settings.uplink
@@ -151,6 +168,11 @@ def check_fleet(fleet: FleetSettings, settings: RunSpec) -> None:
             "participation.independent is asked for, but a fleet draws edges, not nodes",
             "leave it out; no amplification by sampling is claimed for a fleet",
         )
+    if settings.loss == BALANCED:
+        raise SettingError(
+            f"loss {BALANCED!r} counts the classes of all source nodes, which no edge tells",
+            "leave it out, or train in one process",
+        )
     tied = settings.algorithm.prior is not None
     asks = settings.importance == "fisher" or (tied and settings.prior.strength == "auto")
     if asks and uplink.privacy.on:
@@ -162,6 +184,13 @@ def check_fleet(fleet: FleetSettings, settings: RunSpec) -> None:
         raise SettingError(
             "λ = auto and importance fisher ask edges for sums of their own, which no mask hides",
             "give λ as a number and use importance path, or leave secure aggregation out",
+        )
+    guard = fleet.edge_guard({}, uplink) if fleet.guard is None else fleet.guard
+    if guard.outliers != "keep" and (uplink.secure_aggregation or uplink.privacy.dp == "central"):
+        raise SettingError(
+            "the guard of edges is asked for with secure aggregation or central noise, where "
+            "nobody can be judged, or ε would not hold",
+            "leave one of them out",
         )
     asked = len(share.counted(fleet.edges, 1, randomness.key(0)))
     if uplink.secure_aggregation and asked < FEWEST:
@@ -219,7 +248,7 @@ def _strength(
         # Also where it goes on: a plan that lies there is not trusted to name code.
         Plan(f"{plan.run}pilot", own, plan.fleet).save(pilot)
         if not begun:
-            roster.save(pilot / FOLDER)  # the same edges, and inputs scaled as they will be
+            roster.save(pilot / FOLDER)  # the same edges, and samples scaled as they will be
         link.waiting("λ is found by a run without the prior")
         free = carry_out(pilot, link.transport, (), link.waiting).meta_model
         edges, models = Roster.load(pilot / FOLDER), {"tied": tied_model(prior, free), "free": free}
@@ -248,30 +277,46 @@ def _count_start(place: Path) -> int:
     return starts
 
 
-def _wait_for_edges(link: EdgeLink, settings: RunSpec) -> Roster:
-    """Wait until enough edges have introduced themselves."""
-    known, fleet = dict[int, Message](), link.settings
+def _wait_for_edges(link: EdgeLink, settings: RunSpec, place: Path) -> Roster:
+    """Wait until enough edges have introduced themselves; who cannot take part is left out."""
+    known, refused, fleet = dict[int, Message](), dict[int, str](), link.settings
     end, reported = time.monotonic() + fleet.deadline, -1
+
+    def refuse(address: int, why: str) -> None:
+        who = connected[address] or str(address)
+        refused[address] = f"edge {who} cannot take part: {why}"
+        link.waiting(refused[address])
+        audit.record(place, "refused", edge=who, why=why)
+
     while True:
         connected = link.transport.connected()
-        strangers = {*connected} - {*known}
+        strangers = {*connected} - {*known} - {*refused}
         here = len(known) + len(strangers)
         if here >= fleet.edges:
-            for address, answer in link.introduced(strangers).items():
-                why = answer if isinstance(answer, str) else answer.facts.get("refused")
-                if why is not None:
-                    raise FleetError(f"an edge cannot take part: {why}", "fix it and start again")
-                if isinstance(answer, Message):
-                    check_name(answer, connected[address])
-                    known[address] = answer
+            for address, answer in sorted(link.introduced(strangers).items()):
+                try:
+                    known[address] = introduction(
+                        answer, connected[address], settings, fleet.limits
+                    )
+                except FedmetaError as error:
+                    if not isinstance(answer, str):  # who gave no answer is asked again
+                        refuse(address, error.problem)
         elif here != reported:
             reported = here
             link.waiting(f"{reported} of {fleet.edges} edges are connected")
         if len(known) >= fleet.edges:
-            return first_roster(list(known.items()), settings.data_settings)
+            roster, left_out = first_roster(list(known.items()), settings.data_settings)
+            for address, why in left_out.items():
+                del known[address]
+                refuse(address, why)
+            if len(known) >= fleet.edges:
+                for member in roster.members:
+                    audit.record(place, "joined", edge=member.name, nodes=len(member.nodes))
+                return roster
         if time.monotonic() > end:
+            why = f" ({next(iter(refused.values()))})" if refused else ""
             raise FleetError(
-                f"only {here} of {fleet.edges} edges connected within {fleet.deadline:g} s",
+                f"only {here} of {fleet.edges} edges connected within {fleet.deadline:g} s{why}",
                 "start the others, or raise --deadline, and go on with --resume",
             )
         time.sleep(_POLL)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,21 +17,28 @@ from fedmeta.algorithms.algorithm import Contribution, Fleet, NodeState, Platfor
 from fedmeta.core import randomness
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.randomness import Purpose
+from fedmeta.core.secret_random import SecretRandom
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.engine.cohort import weighed
 from fedmeta.engine.round import RoundResult, platform_half
 from fedmeta.engine.round_metrics import RoundMetrics
+from fedmeta.fleet import audit
 from fedmeta.fleet.edge_table import EdgeStatus, read_edges, write_edges
-from fedmeta.fleet.message import Message, flatten, unpack_contribution
+from fedmeta.fleet.message import Message, MessageError, flatten, unpack_contribution
+from fedmeta.fleet.message_schema import SECURE, Tensors, check_round_reply
+from fedmeta.fleet.reply_form import reply_form
 from fedmeta.fleet.roster import Member, Roster
-from fedmeta.fleet.secure_rounds import mask_facts, read_masked, unmask_sum
-from fedmeta.fleet.transport import EdgeLink, FleetError, check_name, checked_reply
+from fedmeta.fleet.secure_rounds import Prepared, SecureSums, accused_by, read_masked
+from fedmeta.fleet.transport import EdgeLink, FleetError, introduction, told
 from fedmeta.training.ending import diverged
 from fedmeta.training.job import Job
 from fedmeta.uplink.guard import Reply, Verdict, judge
 from fedmeta.uplink.masking import FEWEST
+from fedmeta.uplink.robust_sum import stacked
+from fedmeta.uplink.whole_numbers import Content
 
 _ATTEMPTS = 3  # rounds below quorum in a row that stop the run
+_QUARANTINED = "quarantined"
 
 
 class Answer(NamedTuple):
@@ -61,14 +67,20 @@ class FleetEngine:
         self._job, self._roster, self._link, self._folder = job, roster, link, folder
         self._notes: list[str] = []
         self._refused: set[int] = set()
-        before = {row.name: replace(row, state="waiting") for row in read_edges(folder)}
+        self._guard = link.settings.edge_guard(link.request["table"], job.uplink)
+        self._form: Tensors = {}
+        before = {
+            row.name: row if row.state.startswith(_QUARANTINED) else replace(row, state="waiting")
+            for row in read_edges(folder)
+        }
         self._status = {
             m.name: before.get(m.name, EdgeStatus(m.name, len(m.nodes))) for m in roster.members
         }
         self._draws = randomness.fold(randomness.key(job.training.seed), Purpose.EDGES)
-        # Noise that protects nodes must not be known from the seed, nor drawn twice.
-        self._secret = torch.tensor(secrets.randbits(63), dtype=torch.int64)
+        self._secret = SecretRandom()
+        self._sums = SecureSums(link, self._add_traffic)
         self._fresh = True  # nothing was asked since the platform was started
+        self._resumed = link.request["life"] > 1
         self._weigh()
 
     def _weigh(self) -> None:
@@ -76,8 +88,14 @@ class FleetEngine:
         execution = self._job.layout.execution
         nodes = [node for member in self._roster.members for node in member.nodes]
         sizes = [support + query for _, support, query in nodes]
+        everyone = self._roster.everyone(self._link.settings.max_weight)
+        each = [everyone[member.name] for member in self._roster.members for _ in member.nodes]
         weights, penalties = weighed(
-            self._job.algorithm, [name for name, _, _ in nodes], sizes, execution.torch_dtype
+            self._job.algorithm,
+            [name for name, _, _ in nodes],
+            sizes,
+            execution.torch_dtype,
+            torch.tensor(each),
         )
         self._weights = weights.to(execution.torch_device)
         self._penalties = penalties.to(execution.torch_device)
@@ -98,6 +116,9 @@ class FleetEngine:
             DivergedError: when no edge has finite numbers any more.
         """
         counted = dict(nodes["counted"])
+        if self._fresh and self._resumed:
+            self._link.returned({member.address for member in self._roster.members})
+        self._form = self._form or reply_form(self._job)
         state = self._admit(state, counted, number)
         shared = self._job.algorithm.broadcast(state)
         for attempt in range(_ATTEMPTS):
@@ -107,8 +128,9 @@ class FleetEngine:
                 least = max(least, FEWEST)
             answers = self._answers(asked, shared, counted, number, attempt, least)
             if len(answers) >= least:
+                audit.record(self._folder, "counted", round=number, edges=list(answers))
                 break
-            if all("is not finite" in self._status[m.name].state for m in asked):
+            if asked and all("is not finite" in self._status[m.name].state for m in asked):
                 raise diverged(number, self._job.algorithm, None)
             self._note(
                 f"round {number}: {len(answers)} of {len(asked)} edges answered, {least} are "
@@ -128,7 +150,7 @@ class FleetEngine:
             total,
             self._weights.max(),
             self._job.spec.participation.fraction * self.fleet.penalty,
-            randomness.fold(self._secret, number).to(self._weights.device),
+            self._secret,
         )
         for name in answers:
             counted[name] = torch.full((), number, dtype=torch.int64)
@@ -162,29 +184,29 @@ class FleetEngine:
         strangers = {*connected} - known - self._refused
         if not strangers:
             return state
-        before, members = self._roster, len(self._roster.members)
+        before, members, settings = self._roster, len(self._roster.members), self._link.settings
         for address, answer in sorted(self._link.introduced(strangers).items()):
             try:
-                if isinstance(answer, str) or "refused" in answer.facts:
-                    why = answer if isinstance(answer, str) else answer.facts["refused"]
-                    self._note(f"an edge could not introduce itself: {why}")
-                    continue
-                check_name(answer, connected[address])
-                name = str(answer.facts["name"])
+                said = introduction(answer, connected[address], self._job.spec, settings.limits)
+                name = str(said.facts["name"])
                 # Keys prove addresses: who comes from another one is not who it says it is.
-                if self._link.settings.authenticated and self._roster.named(name) is not None:
+                if settings.authenticated and self._roster.named(name) is not None:
                     raise FleetError(
                         f"an edge with another key calls itself {name}",
                         "give every edge its own name",
                     )
-                self._roster = self._roster.with_member(answer, address, number)
+                self._roster = self._roster.with_member(said, address, number)
             except FedmetaError as error:
-                self._refused.add(address)
-                self._note(f"an edge was not let in: {error}")
+                who = connected[address] or str(address)
+                if not isinstance(answer, str):  # who gave no answer may be asked again
+                    self._refused.add(address)
+                audit.record(self._folder, "refused", edge=who, round=number, why=error.problem)
+                self._note(f"edge {who} was not let in: {error.problem}")
         for member in self._roster.members[members:]:
             counted[member.name] = torch.zeros((), dtype=torch.int64)
             self._status[member.name] = EdgeStatus(member.name, len(member.nodes))
             self._note(f"edge {member.name} joined in round {number}: {len(member.nodes)} nodes")
+            audit.record(self._folder, "joined", edge=member.name, round=number)
         if self._roster is before:
             return state
         self._roster.save(self._folder)
@@ -198,11 +220,23 @@ class FleetEngine:
         )
 
     def _asked(self, number: int, attempt: int) -> list[Member]:
-        """Who is asked in a round: a seeded share of the edges."""
+        """Who is asked in a round: a seeded share of the edges that are not quarantined."""
         draws = self._draws if attempt == 0 else randomness.fold(self._draws, attempt)
         share = replace(self._job.spec.participation, lost=0.0)
-        places = share.counted(len(self._roster.members), number, draws)
-        return [self._roster.members[place] for place in places.tolist()]
+        strikes = self._link.settings.strikes
+        members = [
+            member
+            for member in self._roster.members
+            if self._status[member.name].strikes(number) < strikes
+        ]
+        if not members:
+            raise FleetError(
+                f"all edges are quarantined, after {strikes} rounds each with messages that "
+                "cannot be",
+                "check their versions; go on with --resume and a larger --strikes",
+            )
+        places = share.counted(len(members), number, draws)
+        return [members[place] for place in places.tolist()]
 
     def _answers(
         self,
@@ -221,35 +255,38 @@ class FleetEngine:
         self._fresh = False
         vector = flatten(shared, list(shared))
         parties = [member for member in asked if member.address in here]
-        masks = {}
-        if self._job.uplink.secure_aggregation:
-            masks = mask_facts(parties, self._link.request["life"], attempt)
-        messages = {m.address: self._message(m, vector, counted, number, masks) for m in parties}
-        replies = self._link.ask("round", messages, end)
-        read: dict[str, Contribution] = {}
         before = {name: (row.bytes_down, row.bytes_up) for name, row in self._status.items()}
+        prepared = None
+        if self._job.uplink.secure_aggregation:
+            prepared = self._sums.prepared(self._sums.parties(parties, number), end)
+            names = prepared.offers if prepared else ()
+            parties = [member for member in parties if member.name in names]
+        messages = {m.address: self._message(m, vector, counted, number, prepared) for m in parties}
+        replies = self._link.ask("round", messages, end)
+        accused = {m.name: accused_by(replies.get(m.address)) for m in parties}
+        self._sums.accuse({name: them for name, them in accused.items() if them}, number)
+        read: dict[str, Contribution] = {}
+        exact = self._job.uplink.summed(shared)
         for member in asked:
             name, status = member.name, self._status[member.name]
-            silent = "no answer in time" if member.address in messages else "not connected"
+            silent = "no answer in time" if member.address in messages else "not asked"
+            silent = silent if member.address in here else "not connected"
             if member.address in messages:
                 status.bytes_down += messages[member.address].size
             known = {"run": self._link.request["run"], "round": number, "name": name}
             try:  # what it adds to the sum; whether it may is the guard's to say
-                reply = checked_reply(replies.get(member.address, silent), known)
-                if self._job.uplink.secure_aggregation:
-                    read[name] = read_masked(reply, shared)
-                else:
-                    compression = self._job.uplink.compression
-                    read[name] = unpack_contribution(reply.tensors, shared, compression)
+                reply = told(replies.get(member.address, silent))
+                read[name] = self._read(reply, known, exact)
             except FedmetaError as error:
-                self._not_counted(name, number, error.problem)
+                failed = isinstance(error, MessageError)
+                self._not_counted(name, number, error.problem, failed=failed)
                 continue
             status.seen(reply.size, float(reply.facts["seconds"]))
             for line in reply.facts["notes"]:
                 self._note(f"edge {name}: {line}")
-        verdict = self._judged(read, shared, {"round": number, **masks}, end)
+        verdict = self._judged(read, exact, prepared, number, end)
         for name, reason in verdict.refused.items():
-            self._not_counted(name, number, reason)
+            self._not_counted(name, number, reason, failed=name in verdict.impossible)
         for name, scale in verdict.clipped.items():
             self._note(f"round {number}: edge {name} was clipped to {scale:.3g} of its norm")
         answers = {}
@@ -258,11 +295,26 @@ class FleetEngine:
             answers[name] = Answer(one, status.bytes_down - down, status.bytes_up - up)
         return answers
 
+    def _read(self, reply: Message, asked: Mapping[str, object], shared: Tree) -> Contribution:
+        """What a reply adds to the sum, if it has the form of one."""
+        if not self._job.uplink.secure_aggregation:
+            check_round_reply(reply, asked, self._form)
+            return unpack_contribution(reply.tensors, shared, self._job.uplink.compression)
+        masked = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in reply.tensors.items()}
+        check_round_reply(reply, asked, masked, SECURE)
+        contribution = read_masked(reply, shared)
+        if {f"metric/{name}" for name in contribution.metrics} != {
+            name for name in self._form if name.startswith("metric/")
+        }:
+            raise MessageError("its metrics are not those of the algorithm", "check its version")
+        return contribution
+
     def _judged(
         self,
         read: Mapping[str, Contribution],
         shared: Tree,
-        asked: Mapping[str, Any],
+        prepared: Prepared | None,
+        number: int,
         end: float,
     ) -> Verdict:
         """Who is counted; where sums are masked, they are opened first."""
@@ -276,19 +328,28 @@ class FleetEngine:
             for name in rows
             if name in read
         }
-        if not self._job.uplink.secure_aggregation:
-            return judge(self._job.uplink.guard, known, shared)
+        if prepared is None:
+            return judge(self._guard, known, shared, self._job.uplink.robust)
         addresses = {member.name: member.address for member in self._roster.members}
-        opened = unmask_sum(self._link, addresses, known, asked, shared, end)
-        for name, size in opened.down.items():
-            self._status[name].bytes_down += size
-        for name, size in opened.up.items():
-            self._status[name].bytes_up += size
-        return opened.verdict
+        content = Content(shared, (), self._job.uplink.unit)
+        return self._sums.opened(prepared, addresses, known, content, number, end)
 
-    def _not_counted(self, name: str, number: int, reason: str) -> None:
-        self._status[name].state = f"not counted: {reason}"
+    def _add_traffic(self, name: str, down: int, up: int) -> None:
+        self._status[name].bytes_down += down
+        self._status[name].bytes_up += up
+
+    def _not_counted(self, name: str, number: int, reason: str, *, failed: bool) -> None:
+        """Leave an edge out of a round; `failed`: it sent what cannot be."""
+        status = self._status[name]
+        status.state = f"not counted: {reason}"
         self._note(f"round {number}: edge {name} was not counted: {reason}")
+        audit.record(self._folder, "not counted", edge=name, round=number, why=reason)
+        if failed:
+            status.fail(number)
+        if failed and status.strikes(number + 1) >= self._link.settings.strikes:
+            status.state = f"{_QUARANTINED}: {reason}"
+            self._note(f"edge {name} is quarantined: it failed in {len(status.failed)} rounds")
+            audit.record(self._folder, "quarantined", edge=name, round=number, why=reason)
 
     def _message(
         self,
@@ -296,21 +357,28 @@ class FleetEngine:
         vector: Tensor,
         counted: Tree,
         number: int,
-        masks: Mapping[str, Any],
+        prepared: Prepared | None,
     ) -> Message:
         """What an edge is sent in a round."""
         last = int(counted[member.name])
+        masks = prepared.facts(member.name) if prepared else {}
         facts, tensors = {"round": number, "counted": last, **masks}, {"shared": vector}
         if last == 0 and number > 1:  # what its nodes start from was sent to others long ago
             theta = self._job.model.theta
             tensors["start"] = flatten(theta, list(theta))
-        return self._roster.message(member, self._link.request, facts, tensors)
+        most = self._link.settings.max_weight
+        return self._roster.message(member, self._link.request, facts, tensors, most)
 
     def _added_up(self, answers: Mapping[str, Answer]) -> tuple[Contribution, Tensor]:
         """Σ of the edges' sums in the order of the roster, and the places of their nodes."""
         rows = {name: each for name, each in self._roster.rows().items() if name in answers}
         parts = [answers[name].total for name in rows]
-        total = reduce(lambda one, other: map_leaves(torch.add, one, other), parts)
+        robust = self._job.uplink.robust
+        if robust.number_by_number:
+            shares = torch.stack([self._weights[each].sum() for each in rows.values()])
+            total = robust.added(stacked(parts), shares)
+        else:
+            total = reduce(lambda one, other: map_leaves(torch.add, one, other), parts)
         places = torch.cat([torch.arange(each.start, each.stop) for each in rows.values()])
         return total, places.to(self._weights.device)
 

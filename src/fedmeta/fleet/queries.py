@@ -17,9 +17,10 @@ from torch import Tensor
 from fedmeta.core import tree
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.tree import Tree
-from fedmeta.fleet.message import Message, model_bytes, unflatten
-from fedmeta.fleet.roster import Roster
-from fedmeta.fleet.transport import EdgeLink, FleetError, checked_reply
+from fedmeta.fleet.message import Message, MessageError, model_bytes, unflatten
+from fedmeta.fleet.message_schema import Tensors, check_sums
+from fedmeta.fleet.roster import Member, Roster
+from fedmeta.fleet.transport import EdgeLink, FleetError, told
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.priors import fisher
 
@@ -59,20 +60,26 @@ def _sums(
         for name, model in models.items()
     }
     extra = {"what": what, "models": list(content)}
+    form: Tensors = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in like.items()}
     for _ in range(_ATTEMPTS):
         end, reasons, parts = time.monotonic() + link.settings.deadline, [], []
         here = link.connected(addresses.values(), len(addresses), end)
         messages = {
-            member.address: roster.message(member, link.request, extra, content)
+            member.address: roster.message(
+                member, link.request, extra, content, link.settings.max_weight
+            )
             for member in roster.members
             if member.address in here
         }
         replies = link.ask("measure", messages, end)
-        for name, address in addresses.items():
+        for member in roster.members:
+            name, address = member.name, member.address
             asked = {"run": link.request["run"], "what": what, "name": name}
             try:
-                reply = checked_reply(replies.get(address, "no answer in time"), asked)
-                parts.append(_read(reply, like))
+                reply = told(replies.get(address, "no answer in time"))
+                check_sums(reply, asked, form)
+                _check_count(reply, member, what)
+                parts.append(reply.tensors)
             except FedmetaError as error:
                 reasons.append(f"{name}: {error.problem}")
                 link.waiting(f"edge {reasons[-1]}")
@@ -85,14 +92,13 @@ def _sums(
     )
 
 
-def _read(reply: Message, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The sums in a reply."""
-    for name, leaf in like.items():
-        found = reply.tensors.get(name)
-        if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-            raise FleetError(
-                f"its {name} is missing or of another shape", "check the edge's version"
-            )
-        if not bool(found.isfinite().all()):
-            raise FleetError(f"its {name} is not finite", "check the edge's version")
-    return {name: reply.tensors[name] for name in like}
+def _check_count(reply: Message, member: Member, what: str) -> None:
+    """Refuse an edge that speaks for other samples than it joined with."""
+    known = sum(query + (support if what == "loss" else 0) for _, support, query in member.nodes)
+    said = float(reply.tensors["count"])
+    if said != known:
+        raise MessageError(
+            f"it speaks of {said:g} samples, and joined with {known}", "check its version"
+        )
+    if what == "fisher" and bool((reply.tensors["model"] < 0).any()):
+        raise MessageError("a square is negative", "check its version")

@@ -9,14 +9,19 @@ from typing import Any
 
 import torch
 
+from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.toml_files import Table, merged
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, RunFolderError, SettingError
+from fedmeta.core.older_settings import as_begun
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize
 from fedmeta.core.user_code import refuse_code
-from fedmeta.data import load
+from fedmeta.data import Pool, load
+from fedmeta.data.encoding import model_encoding
 from fedmeta.data.federation import Federation
+from fedmeta.data.loading import read_own, without_gaps
+from fedmeta.data.readers.table import is_table
 from fedmeta.data.settings import DataSettings
 from fedmeta.fleet.plan import targets_of
 from fedmeta.models.functional import check_on_samples
@@ -44,7 +49,8 @@ def stored_table(folder: RunFolder, given: Mapping[str, Any]) -> Table:
         )
     table: Table = dict(origin["table"])
     refuse_code(table, given, folder.path)
-    return merged([table, given])
+    algorithm = str(table.get("algorithm", ADMMFedMeta.name))
+    return merged([as_begun(stored.get("settings") or {}, algorithm), table, given])
 
 
 def stored_part(folder: RunFolder, name: str) -> Table:
@@ -107,6 +113,20 @@ def own_federation(
             "run the sequence with --precise",
         )
     return load(replace(settings, precise=precise), training.seed)
+
+
+def samples_for(model: MetaModel, path: str, label: str | None) -> Pool:
+    """A device's labelled samples in a file, read as those were that a model was trained on.
+
+    Args:
+        model: a table's columns, categories and means are the model's.
+        path: of the file.
+        label: name of the label column or array; None: as in training.
+    """
+    encoding = model_encoding(model.about)
+    known = encoding.label if encoding is not None and is_table(Path(path)) else None
+    pool = read_own(path, model.task.kind, label or known, encoding=encoding)
+    return without_gaps(pool, ())
 
 
 def open_model(path: Path, network: str | None, loss: str | None) -> MetaModel:

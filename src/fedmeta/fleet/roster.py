@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import accumulate
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from fedmeta.fleet.message import Message
 from fedmeta.fleet.shards import merged_classes, with_classes
 
 _ROSTER, _SCALING = "roster.json", "scaling.safetensors"
+_FEWEST = 3  # edges that can be held against their median
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Roster:
     Args:
         members: those that were there at the start by name, then those that joined.
         common: see `Common`.
-        scaling: of the inputs, from the sums of those that were there at the start.
+        scaling: of inputs and labels, from the sums of those that were there at the start.
     """
 
     members: tuple[Member, ...]
@@ -114,19 +118,37 @@ class Roster:
             for each, start, end in zip(self.members, starts, ends, strict=False)
         }
 
+    def everyone(self, most: float) -> dict[str, int]:
+        """By name of the edge, the ΣD_j that it divides its nodes' sizes by: w_i = D_i/ΣD_j.
+
+        An edge that claims more than `most` times the median counts for that much: to it, ΣD_j is
+        larger by what it claims too much. Of fewer than three edges nobody can say who lies.
+        """
+        claims = {m.name: sum(s + q for _, s, q in m.nodes) for m in self.members}
+        bound = most * median_low(claims.values()) if len(claims) >= _FEWEST else float("inf")
+        everyone = round(sum(min(claim, bound) for claim in claims.values()))
+        return {
+            name: everyone if claim <= bound else round(everyone * claim / bound)
+            for name, claim in claims.items()
+        }
+
     def message(
         self,
         member: Member,
         request: Mapping[str, Any],
         facts: Mapping[str, Any],
         tensors: Mapping[str, Tensor],
+        most: float,
     ) -> Message:
-        """A message to an edge: of the run, of the fleet it is a part of, and its own content."""
+        """A message to an edge: of the run, of the fleet it is a part of, and its own content.
+
+        `most` is what an edge may count for, see `everyone`.
+        """
         _, support, query = zip(
             *(node for each in self.members for node in each.nodes), strict=True
         )
         sizes = max(support), max(query)
-        share = Share(sum(support) + sum(query), self.rows()[member.name].start, sizes)
+        share = Share(self.everyone(most)[member.name], self.rows()[member.name].start, sizes)
         about = {
             "name": member.name,
             "data": member.data,
@@ -184,30 +206,68 @@ class Roster:
             )
 
 
-def first_roster(introductions: Sequence[tuple[int, Message]], settings: DataSettings) -> Roster:
-    """The roster of a new run, from what the edges at some addresses have said of themselves."""
+def first_roster(
+    introductions: Sequence[tuple[int, Message]], settings: DataSettings
+) -> tuple[Roster, dict[int, str]]:
+    """The roster of a new run, from what the edges at some addresses have said of themselves.
+
+    What most of them have in common is what the run is about: one edge with other data is left out.
+
+    Returns:
+        The roster, and by address why somebody is not on it.
+    """
     if settings.scaling_from == "pool":
         raise DataError(
             "scaling_from is 'pool', but nobody sees all samples of a fleet", "use 'sources'"
         )
     ordered = sorted(introductions, key=lambda each: str(each[1].facts["name"]))
-    facts = [introduction.facts for _, introduction in ordered]
-    first = facts[0]
-    classes = merged_classes([each["task"]["class_names"] for each in facts])
+    kinds = Counter(_kind(each.facts) for _, each in ordered)
+    kind = kinds.most_common(1)[0][0]
+    alike = [each for _, each in ordered if _kind(each.facts) == kind]
+    first = alike[0].facts
+    classes = merged_classes([each.facts["task"]["class_names"] for each in alike])
     outputs = len(classes) if classes else int(first["task"]["outputs"])
-    task = Task(first["task"]["kind"], outputs, classes)
+    local = bool(first["task"].get("local_labels", False))
+    task = Task(first["task"]["kind"], outputs, classes, local)
     common = Common(task, tuple(first["shape"]), bool(first["bytes"]), tuple(first["features"]))
-    sums: Sums | None = None
-    if settings.scaling != "none":
-        for _, introduction in ordered:
-            total, squares = (introduction.tensors[n].numpy() for n in ("total", "squares"))
-            part = Sums(int(introduction.facts["count"]), total, squares)
-            sums = part if sums is None else sums + part
-    scaling = scaling_from(sums, common.pixels, settings.scaling_floor)
-    roster = Roster((), common, scaling)
+    none = Scaling(np.zeros(()), np.ones(()))
+    roster, fitting, left_out = Roster((), common, none), list[Message](), dict[int, str]()
     for address, introduction in ordered:
-        roster = roster.with_member(introduction, address, first=1)
-    return roster
+        try:
+            if roster.named(introduction.facts["name"]) is not None:
+                raise DataError(
+                    f"another edge calls itself {introduction.facts['name']}",
+                    "give every edge its own name",
+                )
+            roster = roster.with_member(introduction, address, first=1)
+            fitting.append(introduction)
+        except DataError as error:
+            left_out[address] = error.problem
+    values = task.kind == "regression" and settings.label_scaling != "none"
+    scaling = scaling_from(
+        _added(fitting) if settings.scaling != "none" else None,
+        common.pixels,
+        settings.scaling_floor,
+        _added(fitting, "label_") if values else None,
+    )
+    return replace(roster, scaling=scaling), left_out
+
+
+def _kind(facts: Mapping[str, Any]) -> tuple[object, ...]:
+    """What edges of one run must have in common."""
+    task = facts["task"]
+    outputs = task["outputs"] if task["kind"] == "regression" else 0
+    own = (task["kind"], outputs, task.get("local_labels", False))
+    return (tuple(facts["shape"]), facts["bytes"], tuple(facts["features"]), *own)
+
+
+def _added(introductions: Sequence[Message], prefix: str = "") -> Sums:
+    """Σ over edges of the sums that they have sent: of inputs, or of labels ("label_")."""
+    parts = []
+    for each in introductions:
+        total, squares = (each.tensors[f"{prefix}{name}"].numpy() for name in ("total", "squares"))
+        parts.append(Sums(int(each.facts[f"{prefix}count"]), total, squares))
+    return reduce(Sums.__add__, parts)
 
 
 def known_federation(roster: Roster, targets: Federation | None) -> Federation:

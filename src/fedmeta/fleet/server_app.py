@@ -32,6 +32,7 @@ OUTCOME = "outcome.json"
 _KINDS = {
     "introduce": MessageType.QUERY,
     "round": MessageType.TRAIN,
+    "prepare": f"{MessageType.TRAIN}.prepare",
     "reveal": f"{MessageType.TRAIN}.reveal",
     "measure": MessageType.EVALUATE,
 }
@@ -92,8 +93,8 @@ class GridTransport:
         while asked and time.monotonic() < end:
             for reply in self._grid.pull_messages(list(asked)):
                 # By the question: an error in the name of a dead node comes from the SuperLink.
-                address = asked.pop(reply.metadata.reply_to_message_id)
-                replies[address] = _read(reply)
+                if (number := reply.metadata.reply_to_message_id) in asked:
+                    replies[asked.pop(number)] = _read(reply)
             if asked:
                 time.sleep(_POLL)
         return replies
@@ -118,7 +119,7 @@ def from_records(records: RecordDict) -> Message:
         tensors = cast(ArrayRecord, records[_TENSORS])["all"].data
     except (KeyError, AttributeError, TypeError) as error:
         raise MessageError(f"a message is no message ({error!r})", "check its sender") from error
-    if not isinstance(facts, str):
+    if not isinstance(facts, str) or not isinstance(tensors, bytes):
         raise MessageError("a message is no message", "check its sender")
     return Message.decoded(facts, tensors)
 
@@ -128,8 +129,8 @@ def _read(message: FlowerMessage) -> Message | str:
         return f"Flower's error {message.error.code} ({message.error.reason})"
     try:
         return from_records(message.content)
-    except FedmetaError as error:
-        return error.problem
+    except MessageError as error:
+        return Message({"damaged": error.problem})
 
 
 def _end_with(parent: int) -> None:

@@ -14,9 +14,10 @@ from fedmeta.core.errors import DataError, RunFolderError
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.core.storage import read_tensors, write_tensors
 from fedmeta.data.federation import Federation, Node, Task
-from fedmeta.data.loading import read_own
+from fedmeta.data.loading import read_own, without_gaps
+from fedmeta.data.readers.table import TableSettings
 from fedmeta.data.settings import DataSettings
-from fedmeta.data.splitting import split
+from fedmeta.data.splitting import ordered_split, split
 
 SUFFIX = ".safetensors"
 _PARTS = ("support", "query", "precise")
@@ -44,6 +45,7 @@ def save_shard(path: Path, federation: Federation, nodes: Sequence[Node]) -> Non
     about = {
         "name": federation.name,
         "task": [federation.task.kind, federation.task.outputs, list(federation.task.class_names)],
+        "local_labels": federation.task.local_labels,
         "features": list(federation.features),
         "nodes": [
             {"name": node.name, "role": node.role, **{p: len(getattr(node, p)) for p in _PARTS}}
@@ -55,7 +57,7 @@ def save_shard(path: Path, federation: Federation, nodes: Sequence[Node]) -> Non
         "labels": torch.from_numpy(np.ascontiguousarray(federation.labels[used])),
         "places": torch.from_numpy(places.astype(np.int64)),
     }
-    write_tensors(path, tensors, {"about": json.dumps(about)})
+    write_tensors(path, tensors, {"about": json.dumps(about)}, private=True)
 
 
 def load_shard(path: Path) -> Federation:
@@ -69,7 +71,8 @@ def load_shard(path: Path) -> Federation:
         for each in about["nodes"]:
             nodes.append(Node(each["name"], each["role"], *(next(sets) for _ in _PARTS)))
         kind, outputs, names = about["task"]
-        task = Task(kind, outputs, tuple(names))
+        local = bool(about.get("local_labels", False))  # older shards do not say
+        task = Task(kind, outputs, tuple(names), local)
         features = tuple(about["features"])
     except (RunFolderError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path} is not a shard of nodes ({error})", "write it again") from error
@@ -88,11 +91,12 @@ def check_readable(source: EdgeData) -> None:
     if path.suffix == SUFFIX:
         load_shard(path)
         return
+    forgiving = TableSettings(missing="mean")  # the platform says what is done about gaps
     try:
-        read_own(source.path, "classification", source.label, source.node)
+        read_own(source.path, "classification", source.label, source.node, table=forgiving)
     except DataError as error:
         try:
-            read_own(source.path, "regression", source.label, source.node)
+            read_own(source.path, "regression", source.label, source.node, table=forgiving)
         except DataError:
             raise error from None
 
@@ -117,8 +121,10 @@ def read_shard(
         return load_shard(path)
     settings = settings.resolved()
     assert settings.task is not None  # resolved
-    pool = read_own(source.path, settings.task, source.label, source.node)
-    owners = np.full(len(pool.labels), owner) if pool.owners is None else pool.owners
+    columns = settings.task, source.label, source.node, settings.features
+    pool = read_own(source.path, *columns, table=settings.table)
+    texts = pool.owner_texts
+    owners = np.full(len(pool.labels), owner) if texts is None else texts
     strata = pool.labels if pool.class_names else np.zeros(len(pool.labels), np.int64)
     nodes, small = [], 0
     for value in np.unique(owners):
@@ -127,13 +133,17 @@ def read_shard(
             small += 1
             continue
         rng = generator(seed, DataPurpose.SPLIT, name)
-        ((support, query),) = split([positions], strata, settings.support_share, rng)
+        if pool.times is None:
+            ((support, query),) = split([positions], strata, settings.support_share, rng)
+        else:
+            ((support, query),) = ordered_split([positions], pool.times, settings.support_share)
         nodes.append(Node(name, "target" if role == "target" else "source", support, query))
     if not nodes:
         raise DataError(
             f"no node in {path} has {settings.min_samples} samples", "give it more data"
         )
     notes = (f"{small} nodes have fewer than {settings.min_samples} samples",) if small else ()
+    pool = without_gaps(pool, nodes)  # with what this edge knows: means stay where they are
     return Federation(
         pool.inputs, pool.labels, pool.task, nodes, pool.name, notes, tuple(pool.features)
     )

@@ -7,13 +7,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import FedmetaError, require, require_positive, require_whole
-from fedmeta.fleet.message import Message
+from fedmeta.fleet.message import Message, MessageError
+from fedmeta.fleet.message_schema import Limits, check_introduction, one_line
+from fedmeta.uplink.guard import Guard
+from fedmeta.uplink.uplink import Uplink
 
-Kind = Literal["introduce", "round", "reveal", "measure"]
-"""What an edge is asked: who it is, its part of a round, the seeds that open masked sums, or sums
-that say how good a model is."""
+Kind = Literal["introduce", "prepare", "round", "reveal", "measure"]
+"""What an edge is asked: who it is, shares for a masked sum, its part of a round, the shares that
+open a masked sum, or sums that say how good a model is."""
 
+EDGES = Guard("reject", direction=-0.2, fewest=5)  # the guard of edges where nothing else is said
 _POLL = 0.5  # seconds between two looks at who is connected
 
 
@@ -34,17 +39,44 @@ class FleetSettings:
         deadline: longest time to wait for the answers of a round, and for edges to connect, in s.
         authenticated: edges prove themselves by keys, so that each has an address of its own for
             good and none can take another's name.
+        strikes: rounds with a message that cannot be, after which an edge is asked no more.
+        max_samples: most that a node may claim to have.
+        max_edge_samples: most that all nodes of an edge may.
+        max_weight: what an edge counts for at most, in medians of all edges' samples; above 1.
+        guard: of the edges' sums. None: as `uplink.guard` if the settings have it, else `EDGES`,
+            and "keep" where nobody can be judged (secure aggregation, central noise).
     """
 
     edges: int = 2
     quorum: float = 0.5
     deadline: float = 300.0
     authenticated: bool = True
+    strikes: int = 3
+    max_samples: int = 100_000
+    max_edge_samples: int = 10_000_000
+    max_weight: float = 4.0
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
-        require_whole("edges", self.edges, 1)
+        for name in ("edges", "strikes", "max_samples", "max_edge_samples"):
+            require_whole(name, getattr(self, name), 1)
+        finite = 1 < self.max_weight < float("inf")
+        require(finite, "max_weight", self.max_weight, "a number greater than 1")
         require(0 < self.quorum <= 1, "quorum", self.quorum, "a share above 0 and at most 1")
         require_positive("deadline", self.deadline)
+
+    @property
+    def limits(self) -> Limits:
+        """What an edge may claim."""
+        return Limits(self.max_samples, self.max_edge_samples)
+
+    def edge_guard(self, table: Mapping[str, Any], uplink: Uplink) -> Guard:
+        """The guard of the edges' sums; `table` are the settings as they were given."""
+        if self.guard is not None:
+            return self.guard
+        if "guard" in table.get("uplink", {}) or uplink.secure_aggregation:
+            return uplink.guard
+        return Guard() if uplink.privacy.dp == "central" else EDGES
 
 
 class Transport(Protocol):
@@ -85,6 +117,21 @@ class EdgeLink:
         questions = dict.fromkeys(addresses, Message(dict(self.request)))
         return self.transport.ask("introduce", questions, self.settings.deadline)
 
+    def returned(self, addresses: Collection[int]) -> None:
+        """Wait until edges of before answer again, or the deadline is over.
+
+        That they are connected says little: Flower takes those that were killed with the platform
+        for online, until it has missed them for a minute.
+        """
+        end, missing = time.monotonic() + self.settings.deadline, {*addresses}
+        while missing and time.monotonic() < end:
+            here = self.connected(missing, len(missing), end)
+            questions = dict.fromkeys(here, Message(dict(self.request)))
+            answers = self.ask("introduce", questions, end)
+            missing -= {address for address, said in answers.items() if isinstance(said, Message)}
+            if missing:
+                time.sleep(_POLL)
+
     def connected(self, asked: Collection[int], enough: int, end: float) -> list[int]:
         """Who of those asked is connected, once enough are or the monotonic clock is at `end`."""
         reported = False
@@ -105,24 +152,33 @@ class EdgeLink:
         return self.transport.ask(kind, messages, max(end - time.monotonic(), 1.0))
 
 
-def check_name(introduction: Message, let_in_as: str) -> None:
-    """Refuse an edge that gives itself another name than its key has."""
-    name = str(introduction.facts["name"])
+def told(answer: Message | str) -> Message:
+    """An answer; or the error that says why there is none, in words that may be shown."""
+    if isinstance(answer, str):
+        raise FleetError(one_line(answer), "check it")
+    if "damaged" in answer.facts:
+        raise MessageError(one_line(answer.facts["damaged"]), "check it")
+    if isinstance(why := answer.facts.get("refused"), str):
+        raise FleetError(one_line(why), "check it")
+    return answer
+
+
+def introduction(answer: Message | str, let_in_as: str, spec: RunSpec, limits: Limits) -> Message:
+    """What an edge says of itself, if it may take part; else an error that says why not.
+
+    Args:
+        answer: as it came.
+        let_in_as: the name of its key; empty where there are no keys.
+        spec: of the run.
+        limits: what it may claim.
+    """
+    said = told(answer)
+    keys = ("key",) if spec.uplink.secure_aggregation else ()
+    check_introduction(said, spec.data_settings, limits, keys)
+    name = said.facts["name"]
     if let_in_as not in ("", name):
         raise FleetError(
             f"the edge with the key of {let_in_as} calls itself {name}",
             "start it with the name that its key was made for",
         )
-
-
-def checked_reply(reply: Message | str, asked: Mapping[str, object]) -> Message:
-    """A reply, if it repeats these facts of what was asked; else an error that says why not."""
-    if isinstance(reply, str):
-        raise FleetError(reply, "check it")
-    if "refused" in reply.facts:
-        raise FleetError(str(reply.facts["refused"]), "check it")
-    said = {name: reply.facts.get(name) for name in asked}
-    if said != asked:
-        which = tuple(said.values())[1:]
-        raise FleetError(f"it answered to something else ({which})", "nothing to do")
-    return reply
+    return said

@@ -7,14 +7,20 @@ module serves, provided that one sample's output depends on that sample alone:
 - **tied parameters** appear once in θ and are put in every place they belong to;
 - **dropout** draws its mask from a key, so that a loss is a function (a difference of two
   gradients sees the same mask twice) and a run can be repeated;
-- **batch-coupled layers** (BatchNorm and its kin) are refused: with a dozen samples a node's
-  batch statistics are noise, and they would tie the samples together.
+- **batch-coupled layers** (BatchNorm and its kin) are refused where they are trained: with a dozen
+  samples a node's batch statistics are noise, and they would tie the samples together. Frozen and
+  in evaluation mode they are constants like everything else there (`frozen`);
+- **outputs** may come in a tuple, of which the first tensor counts, or as the `logits` of a mapping
+  or an object.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,34 +29,10 @@ from torch.func import functional_call
 from fedmeta.core import randomness
 from fedmeta.core.errors import ModelError
 from fedmeta.core.tree import Tree
+from fedmeta.models.frozen import check_norms, kept_in_evaluation
+from fedmeta.models.keyed_dropout import KeyedCalls, KeyedDropout, key_layers
 
-_DROPOUT = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
 _UNKEYED_DROPOUT = (nn.AlphaDropout, nn.FeatureAlphaDropout)
-
-
-class KeyedDropout(nn.Module):
-    """Dropout whose mask is a function of a key (a buffer, so it can be passed per call).
-
-    Args:
-        p: probability of dropping an entry (or a channel).
-        whole: how many trailing axes are dropped together (0: entries, 2: image channels, …).
-    """
-
-    key: Tensor
-
-    def __init__(self, p: float, whole: int) -> None:
-        super().__init__()
-        self.p, self.whole = p, whole
-        self.register_buffer("key", torch.tensor(0, dtype=torch.int64), persistent=False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Drop with probability p and scale the rest by 1/(1−p)."""
-        if not self.training or self.p == 0:
-            return inputs
-        kept = inputs.shape[: inputs.ndim - self.whole]
-        mask = randomness.uniform(self.key, kept.numel()).reshape(kept) >= self.p
-        mask = mask.reshape(*kept, *[1] * self.whole)
-        return inputs * mask / (1 - self.p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +44,9 @@ class FunctionalModel:
         constants: frozen parameters and buffers.
         training: the module in training mode, called with other parameters than its own.
         inference: the same in evaluation mode.
-        dropouts: names of its keyed dropout layers.
+        dropouts: names of its keyed dropout layers; empty for one that was cut off.
+        ties: further places of parameters that stand in several, by the name that θ has for them.
+        keyed_calls: whether it draws masks elsewhere too (`KeyedCalls`); `check_on_samples` tells.
     """
 
     theta: Tree
@@ -70,16 +54,38 @@ class FunctionalModel:
     training: nn.Module
     inference: nn.Module
     dropouts: tuple[str, ...]
+    ties: Mapping[str, str] = field(default_factory=dict)
+    keyed_calls: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether a pass in training mode needs a key."""
+        return any(self.dropouts) or self.keyed_calls
 
     def __call__(self, theta: Tree, inputs: Tensor, key: Tensor | None = None) -> Tensor:
         """Outputs for the inputs under θ; without a key dropout is off."""
-        tensors, module = {**self.constants, **theta}, self.inference
-        if key is not None:
-            module = self.training
-            for place, name in enumerate(self.dropouts):
+        tensors = {**self.constants, **theta}
+        tensors |= {place: tensors[name] for place, name in self.ties.items()}
+        if key is None:
+            return self._called(self.inference, tensors, inputs)
+        for place, name in enumerate(self.dropouts):
+            if name:
                 tensors[f"{name}.key"] = randomness.fold(key, place)
-        outputs: Tensor = functional_call(module, tensors, (inputs,))
-        return outputs
+        calls = KeyedCalls(key, first=len(self.dropouts)) if self.keyed_calls else nullcontext()
+        with calls:
+            return self._called(self.training, tensors, inputs)
+
+    @staticmethod
+    def _called(module: nn.Module, tensors: Tree, inputs: Tensor) -> Tensor:
+        # Left to tie weights itself, torch puts back the wrong ones where a layer is used twice.
+        return output_of(functional_call(module, tensors, (inputs,), tie_weights=False))
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens its smallest embedding knows; 0 where it has none."""
+        kinds = nn.Embedding | nn.EmbeddingBag
+        sizes = [e.num_embeddings for e in self.inference.modules() if isinstance(e, kinds)]
+        return min(sizes, default=0)
 
     def module(self, theta: Tree) -> nn.Module:
         """A stand-alone module in evaluation mode that holds θ."""
@@ -97,7 +103,9 @@ class FunctionalModel:
             for module in (self.training, self.inference)
         )
         theta, constants = _parts(training)
-        return FunctionalModel(theta, constants, training, inference, self.dropouts)
+        return replace(
+            self, theta=theta, constants=constants, training=training, inference=inference
+        )
 
 
 def functionalise(model: nn.Module) -> FunctionalModel:
@@ -112,56 +120,108 @@ def functionalise(model: nn.Module) -> FunctionalModel:
         ModelError: for batch-coupled layers, alpha dropout, uninitialised lazy layers, or a model
             with nothing to train.
     """
+    check_norms(model)
     for name, layer in model.named_modules():
         place = f"layer {name!r} ({type(layer).__name__})"
-        running = getattr(layer, "track_running_stats", False)  # InstanceNorm may keep them too
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or running:
-            raise ModelError(
-                f"{place} normalises over the batch, which ties a node's few samples together",
-                "use nn.GroupNorm or nn.LayerNorm instead",
-            )
         if isinstance(layer, _UNKEYED_DROPOUT):
             raise ModelError(f"{place} is not supported", "use nn.Dropout instead")
-        if any(isinstance(p, nn.UninitializedParameter) for p in layer.parameters(recurse=False)):
-            raise ModelError(
-                f"{place} has no shape yet", "run the model once on a sample before training"
-            )
-    training = copy.deepcopy(model).train()
-    dropouts = _key_dropouts(training)
+        for own, tensor in layer.named_parameters(recurse=False):
+            if isinstance(tensor, nn.UninitializedParameter):
+                raise ModelError(
+                    f"{place} has no shape yet", "run the model once on a sample before training"
+                )
+            if tensor.is_complex():
+                raise ModelError(
+                    f"{own!r} of {place} is complex",
+                    "keep its real and imaginary part as a real parameter and join them in "
+                    "forward with torch.view_as_complex",
+                )
+    stays, training = kept_in_evaluation(model), copy.deepcopy(model).train()
+    dropouts = key_layers(training)
+    for name, layer in training.named_modules(remove_duplicate=False):
+        if name in stays:
+            layer.training = False
     inference = copy.deepcopy(training).eval()
     theta, constants = _parts(training)
     if not theta:
         raise ModelError(
             "the model has no trainable parameter", "set requires_grad on what should be learned"
         )
-    return FunctionalModel(theta, constants, training, inference, tuple(dropouts))
+    return FunctionalModel(theta, constants, training, inference, tuple(dropouts), _ties(training))
 
 
-def check_on_samples(model: FunctionalModel, inputs: Tensor, outputs: int) -> None:
+def output_of(found: object) -> Tensor:
+    """What a module returns, as one tensor.
+
+    Example:
+        >>> output_of({"logits": torch.ones(2), "loss": None}), output_of((torch.zeros(1), 3))
+        (tensor([1., 1.]), tensor([0.]))
+    """
+    if isinstance(found, Tensor):
+        return found
+    named = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", None)
+    several = found if isinstance(found, tuple | list) else ()
+    for each in (named, *several):
+        if isinstance(each, Tensor):
+            return each
+    raise ModelError(
+        f"the model returns {type(found).__name__}, which has no tensor to take for its output",
+        "return a tensor, a tuple that begins with it, or something with `logits`",
+    )
+
+
+class Checked(NamedTuple):
+    """A model that was tried on samples.
+
+    Args:
+        model: the same, which knows whether it draws masks by calls.
+        outputs: how many numbers it returns per sample.
+    """
+
+    model: FunctionalModel
+    outputs: int
+
+
+def check_on_samples(
+    model: FunctionalModel, inputs: Tensor, outputs: int, more: bool = False
+) -> Checked:
     """Try the model on a few samples: does it run, fit the task, and treat samples one by one?
 
     Args:
         model: the model to check.
         inputs: at least two scaled samples, (n, *shape).
         outputs: how many numbers per sample the task needs.
+        more: whether it may return more of them, as for classes that no sample is of.
     """
-    key = randomness.key(0)
+    key, before = randomness.key(0), {n: leaf.clone() for n, leaf in model.constants.items()}
     many = inputs.repeat(16, *[1] * (inputs.ndim - 1))  # enough for rare draws to show
     try:
         with torch.no_grad():
+            model = replace(model, keyed_calls=_draws_by_calls(model, inputs, key))
             together = model(model.theta, inputs, None)
-            once, again = (model(model.theta, many, key) for _ in range(2))
+            once, again = (
+                torch.cat([model(model.theta, many, mode) for mode in (None, key)])
+                for _ in range(2)
+            )
             pairs = [
                 (model(model.theta, inputs, mode)[:1], model(model.theta, inputs[:1], mode))
                 for mode in (None, key)  # some layers couple samples in training mode only
             ]
-    except (RuntimeError, ValueError, TypeError) as error:
+    except ModelError:
+        raise
+    except Exception as error:  # whatever somebody's forward raises
+        first = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ModelError(
-            f"the model fails on samples of shape {tuple(inputs.shape[1:])}: "
-            f"{str(error).splitlines()[0]}",
+            f"the model fails on samples of shape {tuple(inputs.shape[1:])}: {first}",
             "use a model that takes this shape, or reshape the data",
         ) from error
-    if together.shape != (len(inputs), outputs):
+    if written := [n for n, leaf in model.constants.items() if not _same(before[n], leaf)]:
+        raise ModelError(
+            f"the model writes into its buffer {written[0]!r} as it runs",
+            "compute it in forward and return nothing of it: a node's pass must leave no trace",
+        )
+    enough = together.shape[-1:] == (outputs,) or (more and together.shape[-1] > outputs)
+    if together.ndim != 2 or len(together) != len(inputs) or not enough:
         raise ModelError(
             f"the model returns {tuple(together.shape)} for {len(inputs)} samples",
             f"the task needs {outputs} outputs per sample, shape ({len(inputs)}, {outputs})",
@@ -169,8 +229,8 @@ def check_on_samples(model: FunctionalModel, inputs: Tensor, outputs: int) -> No
     if not torch.equal(once, again):
         raise ModelError(
             "the model gives different outputs for the same input twice",
-            "draw randomness through nn.Dropout layers only (not torch.nn.functional.dropout, "
-            "nor the dropout argument of recurrent or attention layers)",
+            "draw randomness as dropout only (nn.Dropout, torch.nn.functional.dropout, the dropout "
+            "of recurrent and attention layers)",
         )
     tolerance = 1e-3 * float(together.abs().max()) + 1e-6
     if not all(torch.allclose(among, alone, atol=tolerance) for among, alone in pairs):
@@ -178,20 +238,33 @@ def check_on_samples(model: FunctionalModel, inputs: Tensor, outputs: int) -> No
             "the model's output for a sample changes with the other samples of its batch",
             "remove what couples them (batch statistics, attention across samples, …)",
         )
+    return Checked(model, together.shape[1])
 
 
-def _key_dropouts(module: nn.Module) -> list[str]:
-    """Put a keyed dropout in the place of every dropout layer; returns their names."""
-    names = []
-    # With duplicates: one layer may stand in several places, and each place gets its own mask.
-    for name, layer in list(module.named_modules(remove_duplicate=False)):
-        whole = _DROPOUT.get(type(layer))
-        if whole is None or name == "":
-            continue
-        parent, _, child = name.rpartition(".")
-        setattr(module.get_submodule(parent), child, KeyedDropout(layer.p, whole))
-        names.append(name)
-    return names
+def _draws_by_calls(model: FunctionalModel, inputs: Tensor, key: Tensor) -> bool:
+    """Whether the model draws masks beside those of its dropout layers."""
+    calls = KeyedCalls(key, first=0)
+    with calls:
+        model(model.theta, inputs, key)
+    return calls.count > 0
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def _ties(module: nn.Module) -> dict[str, str]:
+    """Places that share a parameter or buffer with one before, unless the layer is the same."""
+    first: dict[int, str] = {}
+    found: dict[str, str] = {}
+    for path, layer in module.named_modules():  # every layer once
+        own = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
+        for name, tensor in own:
+            place = f"{path}.{name}" if path else name
+            known = first.setdefault(id(tensor), place)
+            if known != place:
+                found[place] = known
+    return found
 
 
 def _parts(module: nn.Module) -> tuple[Tree, Tree]:

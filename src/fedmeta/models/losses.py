@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedmeta.core.errors import SettingError, nearest
+from fedmeta.core.errors import SettingError, nearest, require
 from fedmeta.core.user_code import explained, is_code_name, load_object
 from fedmeta.data.federation import Task
 from fedmeta.models.functional import FunctionalModel
@@ -24,6 +25,60 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     """Mean over the outputs of (output − label)², for every sample."""
     return (outputs - labels).square().mean(dim=-1)
+
+
+BALANCED = "balanced-cross-entropy"
+_MOST = 20.0  # largest weight of a class: a handful of samples shall not make every step
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Cross-entropy in which every class counts alike, however many samples it has.
+
+        ℓ(x, c) = −w_c log softmax(x)[c],   w_c = min(n / (C n_c), 20)
+
+    n_c samples of class c among the n of all source nodes, C classes of which there are any. The
+    mean weight of those samples is 1 where no weight is cut off.
+
+    Args:
+        weights: w_c of every class.
+
+    Example:
+        >>> loss = Balanced.of([6, 2, 0])
+        >>> [round(weight, 3) for weight in loss.weights]
+        [0.667, 2.0, 1.0]
+        >>> round(float(loss(torch.zeros(1, 3), torch.tensor([1]))), 3)  # 2 log 3
+        2.197
+    """
+
+    weights: tuple[float, ...]
+    _table: Tensor = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        positive = len(self.weights) > 0 and all(0 < each <= _MOST for each in self.weights)
+        require(positive, "class weights", self.weights, f"numbers above 0 and at most {_MOST:g}")
+        object.__setattr__(self, "_table", torch.tensor(self.weights, dtype=torch.float64))
+
+    @classmethod
+    def of(cls, counts: Sequence[int]) -> Balanced:
+        """That of source nodes with so many samples of every class.
+
+        A class that none of them has weighs 1, for targets that have it.
+        """
+        total, present = sum(counts), sum(count > 0 for count in counts)
+        return cls(
+            tuple(min(total / (present * n), _MOST) if n > 0 else 1.0 for n in map(int, counts))
+        )
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Balanced:
+        """The same with its weights where outputs will be: recorded rounds copy nothing there."""
+        there = replace(self)
+        object.__setattr__(there, "_table", there._table.to(device, dtype))
+        return there
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """ℓ of every sample."""
+        return cross_entropy(outputs, labels) * self._table.to(outputs)[labels]
 
 
 def check_loss(loss: Loss, model: FunctionalModel, inputs: Tensor, labels: Tensor) -> None:
@@ -46,8 +101,14 @@ def check_loss(loss: Loss, model: FunctionalModel, inputs: Tensor, labels: Tenso
 _LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
 
 
-def named_loss(name: str, task: Task) -> Loss:
+def named_loss(name: str, task: Task, class_counts: Sequence[int] | None = None) -> Loss:
     """The loss of that name; "auto" takes the task's usual one.
+
+    Args:
+        name: built in, or "file.py:function".
+        task: what outputs and labels mean.
+        class_counts: how many samples of every class the source nodes have, for a loss that
+            balances them; None: nobody knows.
 
     Example:
         >>> named_loss("auto", Task("regression", 1)).__name__
@@ -62,10 +123,17 @@ def named_loss(name: str, task: Task) -> Loss:
         return loss
     if name == "auto":
         return cross_entropy if task.kind == "classification" else squared_error
-    if name not in _LOSSES:
-        raise SettingError(f"loss {name!r} is unknown", nearest(name, [*_LOSSES, "auto"]))
-    if (name == "cross-entropy") != (task.kind == "classification"):
+    if name not in (*_LOSSES, BALANCED):
+        raise SettingError(f"loss {name!r} is unknown", nearest(name, [*_LOSSES, BALANCED, "auto"]))
+    if (name == "squared-error") != (task.kind == "regression"):
         raise SettingError(
             f"loss {name!r} does not fit a {task.kind} task", 'use loss "auto" or change the task'
         )
-    return _LOSSES[name]
+    if name != BALANCED:
+        return _LOSSES[name]
+    if class_counts is None:
+        raise SettingError(
+            f"loss {name!r} needs the class counts of the source nodes",
+            "train with it; a model that was has its weights, and --loss is left out",
+        )
+    return Balanced.of(class_counts)

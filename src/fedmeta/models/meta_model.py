@@ -17,23 +17,36 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedmeta.core import randomness, step_sizes, tree
-from fedmeta.core.errors import DataError, ModelError, RunFolderError, SettingError
+from fedmeta.core import decision, randomness, step_sizes, tree
+from fedmeta.core.calibration import SHARE, Calibration, margins
+from fedmeta.core.errors import DataError, FedmetaError, ModelError, RunFolderError
 from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.sample_sets import Samples
 from fedmeta.core.serialization import serialize
-from fedmeta.core.storage import read_tensors, write_tensors
+from fedmeta.core.storage import content_digest, read_tensors, write_tensors
 from fedmeta.core.tree import Tree
-from fedmeta.core.user_code import is_code_name
+from fedmeta.data.columns import table_of_frame
+from fedmeta.data.encoding import model_encoding
 from fedmeta.data.federation import Task
 from fedmeta.data.pool import as_array, normalised_inputs
+from fedmeta.data.readers.table import inputs_of_frame
 from fedmeta.data.scaling import Scaling
-from fedmeta.models.functional import FunctionalModel, functionalise
-from fedmeta.models.losses import Loss, named_loss
-from fedmeta.models.networks import ModelSettings, build
+from fedmeta.models.device_classes import class_numbers, with_device_classes
+from fedmeta.models.functional import FunctionalModel
+from fedmeta.models.in_notebooks import model_table
+from fedmeta.models.losses import Loss
+from fedmeta.models.model_facts import (
+    FORMAT,
+    RESTORE,
+    calibration_of,
+    check_step_sizes,
+    loss_of,
+    network_of,
+    read_facts,
+)
+from fedmeta.models.networks import ModelSettings
 
-FORMAT = 1
 FILE = "model.safetensors"
 _STATE = "state.safetensors"  # of a checkpoint
 _PICKLED = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
@@ -46,13 +59,15 @@ class MetaModel:
     Args:
         network: the network as a function of its parameters.
         theta: its parameters.
-        scaling: what raw inputs are centred and divided by.
+        scaling: what raw inputs, and labels that are values, are centred and divided by.
         task: what outputs mean.
         loss: what adaptation descends.
         adaptation: how it adapts, with its learned step sizes if it has any; they are kept on
             the device and in the dtype of the parameters.
         input_shape: of one raw sample.
         about: plain facts that travel with it (network settings, loss name, run id).
+        calibration: how often source nodes were right by how sure the model was (see
+            `core.calibration`); None for values, and where it was not counted.
     """
 
     network: FunctionalModel
@@ -63,6 +78,7 @@ class MetaModel:
     adaptation: Adaptation
     input_shape: tuple[int, ...]
     about: Mapping[str, Any]
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "adaptation", self.adaptation.fitted(self.theta))
@@ -73,22 +89,37 @@ class MetaModel:
         shape = " × ".join(map(str, self.input_shape))
         return f"MetaModel({size:,} parameters, {shape} → {self.task.outputs} outputs)"
 
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with how it adapts."""
+        about = str(self.about.get("network", {}).get("name", "of your own"))
+        return model_table(about, self.theta, self.task, self.adaptation, self.input_shape)
+
     def adapt(
         self,
-        inputs: npt.ArrayLike | Tensor,
+        inputs: Any,
         labels: npt.ArrayLike | Tensor | Sequence[str],
         steps: int | None = None,
         seed: int = 0,
+        *,
+        decide: bool | Sequence[str] = False,
     ) -> MetaModel:
         """The model after a few gradient steps on labelled samples of a device.
 
         Args:
-            inputs: raw samples, (n, *input_shape).
+            inputs: raw samples, (n, *input_shape), or a table, whose columns go by their names.
             labels: classes as they were called in training (or their numbers, where classes have
-                names that are no numbers), or values for regression.
+                names that are no numbers), or values for regression. Where labels are local, as
+                in episodes, any: the adapted model has the device's own names.
             steps: how many steps; None takes the number it was trained for.
             seed: of mini-batches, where the adaptation draws any.
+            decide: adapt only if it helps: the samples choose between no step, a head of class
+                means, one step and several (see `core.decision`), or between the candidates that
+                are named here. What they chose and why is in `about["decision"]`.
         """
+        if self.task.local_labels and (raw := as_array(labels)).ndim == 1:
+            texts = [str(value) for value in raw.tolist()]
+            if (named := self.for_classes(texts)) is not self:
+                return named.adapt(inputs, texts, steps, seed, decide=decide)
         rule = self.adaptation if steps is None else replace(self.adaptation, steps=steps)
         scaled, targets = self.scaled(inputs), self._labels(labels)
         if len(scaled) != len(targets) or len(scaled) == 0:
@@ -96,25 +127,66 @@ class MetaModel:
                 f"there are {len(scaled)} samples and {len(targets)} labels to adapt to",
                 "give at least one sample, and one label for each",
             )
-        samples = Samples(scaled, targets, scaled.new_ones(len(scaled)))
+        some = next(iter(self.theta.values()))
+        samples = Samples(scaled, targets, some.new_ones(len(scaled)))
         objective = Objective(lambda theta, x, _key: self.network(theta, x, None), self.loss)
-        theta = adapt(objective, rule, self.theta, samples, randomness.key(seed))
-        return replace(self, theta=theta)
+        about, key = self.about, randomness.key(seed)
+        if decide:
+            among = None if decide is True else tuple(decide)
+            rule, chosen = decision.decided(objective, rule, self.theta, samples, key, among)
+            about = {**about, "decision": chosen}
+        theta = adapt(objective, rule, self.theta, samples, key)
+        return replace(self, theta=theta, about=about)
 
-    def predict(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
-        """Outputs for raw samples: class probabilities, or values for regression."""
-        with torch.no_grad():
-            outputs = self.network(self.theta, self.scaled(inputs))
-        return outputs.softmax(dim=-1) if self.task.kind == "classification" else outputs
+    def for_classes(self, names: Sequence[str]) -> MetaModel:
+        """The same with a device's own class names, where labels are local to a device."""
+        task = with_device_classes(self.task, names)
+        return self if task is self.task else replace(self, task=task)
 
-    def classify(self, inputs: npt.ArrayLike | Tensor) -> list[str]:
+    def predict(self, inputs: Any) -> Tensor:
+        """Outputs for raw samples: class probabilities, or values in the unit of the labels."""
+        outputs = self._outputs(inputs)
+        if self.task.kind == "classification":
+            return outputs.softmax(dim=-1)
+        return self.scaling.in_label_unit(outputs)
+
+    def classify(self, inputs: Any) -> list[str]:
         """Names of the most probable classes."""
         if self.task.kind != "classification":
             raise ModelError("a regression model has no classes", "use predict")
         return [self.task.class_names[i] for i in self.predict(inputs).argmax(dim=-1).tolist()]
 
+    def confidence(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
+        """The calibrated probability that the answer to each raw sample is right."""
+        return self._calibrated().confidence(margins(self._outputs(inputs)))
+
+    def answers(self, inputs: npt.ArrayLike | Tensor, abstain: float = SHARE) -> list[str | None]:
+        """Names of the most probable classes, and None where the model had better not say.
+
+        Args:
+            inputs: raw samples, (n, *input_shape).
+            abstain: share of samples to leave open, as it was on the source nodes.
+        """
+        least = self._calibrated().threshold(abstain)
+        outputs = self._outputs(inputs)
+        pairs = zip(outputs.argmax(dim=-1).tolist(), margins(outputs).tolist(), strict=True)
+        return [self.task.class_names[i] if margin >= least else None for i, margin in pairs]
+
+    def _calibrated(self) -> Calibration:
+        if self.calibration is None:
+            raise ModelError(
+                "the model has no calibration: it predicts values, or was trained by an older "
+                "version, with dp or over a fleet",
+                "train it again in one process",
+            )
+        return self.calibration
+
+    def _outputs(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.network(self.theta, self.scaled(inputs))
+
     def module(self) -> nn.Module:
-        """A plain `nn.Module` with these parameters (it takes scaled inputs)."""
+        """A plain `nn.Module` with these parameters (inputs and outputs are scaled)."""
         return self.network.module(self.theta)
 
     def save(self, path: Path | str) -> None:
@@ -129,9 +201,13 @@ class MetaModel:
             "format": FORMAT,
             "task": asdict(self.task),
             "adaptation": serialize(self.adaptation),
+            "head": self.adaptation.head,
             "input_shape": self.input_shape,
+            **({} if self.calibration is None else {"calibration": asdict(self.calibration)}),
             **self.about,
         }
+        # Within the text: two texts of a safetensors file have no order that can be relied on.
+        facts["sha256"] = content_digest(tensors, json.dumps(facts))
         write_tensors(Path(path), tensors, {"fedmeta": json.dumps(facts)})
 
     @classmethod
@@ -151,43 +227,52 @@ class MetaModel:
         """
         file = _file(Path(path))
         tensors, metadata = read_tensors(file, "meta-model")
-        facts = _facts(file, metadata)
+        facts = read_facts(file, metadata)
+        known = facts.pop("sha256", None)  # older files have none
         try:
             task = Task(**{**facts["task"], "class_names": tuple(facts["task"]["class_names"])})
-            scope = facts["adaptation"]["scope"]
+            scope, head = facts["adaptation"]["scope"], facts.get("head")  # older files have none
             rule = Adaptation(
                 **{
                     **facts["adaptation"],
                     "scope": scope if isinstance(scope, str) else tuple(scope),
                     "factors": _part(tensors, "factors") or None,
+                    "head": None if head is None else tuple(map(str, head)),
                 }
             )
             shape = tuple(facts["input_shape"])
-            model = _network(file, facts, network, shape, task)
-            chosen = loss if loss is not None else _loss(file, facts, task)
-            theta, constants, scaling = (
-                _part(tensors, prefix) for prefix in ("theta", "constants", "scaling")
-            )
+            theta = _part(tensors, "theta")
+            model = network_of(file, facts, network, shape, task, tree.size(theta))
+            chosen = loss if loss is not None else loss_of(file, facts, task)
+            constants, scaling = _part(tensors, "constants"), _part(tensors, "scaling")
             check_same_tensors(model.theta, theta, str(file))
             if not tree.is_finite(theta):
-                raise RunFolderError(
-                    f"{file} has NaN or infinite parameters", "restore it from a copy"
-                )
+                raise RunFolderError(f"{file} has NaN or infinite parameters", RESTORE)
             theta = {name: theta[name] for name in model.theta}  # files have an order of their own
-            _check_step_sizes(rule, theta, file)
+            if unknown := [name for name in rule.head or () if name not in theta]:
+                problem = f"its head has {unknown[0]!r}, which the model lacks"
+                raise RunFolderError(f"{file} is damaged: {problem}", RESTORE)
+            check_step_sizes(rule, theta, file)
             model = replace(model, constants=constants or model.constants)
+            if known not in (None, content_digest(tensors, json.dumps(facts))):
+                raise RunFolderError(f"{file} is damaged: its checksum is another", RESTORE)
             about = {k: v for k, v in facts.items() if k not in _OWN_FACTS}
-            return cls(
-                model, theta, Scaling.from_tensors(scaling), task, chosen, rule, shape, about
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            scaled, counted = Scaling.from_tensors(scaling), calibration_of(file, facts)
+            return cls(model, theta, scaled, task, chosen, rule, shape, about, counted)
+        except Exception as error:  # facts of all kinds meet checks of all kinds
+            given = network is not None and isinstance(error, FedmetaError)
+            if given or isinstance(error, RunFolderError):
+                raise
             raise RunFolderError(
                 f"{file} is not a complete meta-model ({type(error).__name__}: {error})",
                 "use a model.safetensors that fedmeta wrote",
             ) from error
 
-    def scaled(self, inputs: npt.ArrayLike | Tensor) -> Tensor:
-        """Raw samples as the network wants them, checked."""
+    def scaled(self, inputs: Any) -> Tensor:
+        """Raw samples as the network wants them, checked; columns of a table go by their names."""
+        table, encoding = table_of_frame(inputs), model_encoding(self.about)
+        if table is not None and encoding is not None:
+            inputs = inputs_of_frame(table, encoding)
         raw = as_array(inputs)
         if raw.dtype == np.uint8 and raw.ndim in (3, 4) and raw.shape[1:] != self.input_shape:
             raw = normalised_inputs(raw)  # images as people have them, channels last or none
@@ -215,26 +300,14 @@ class MetaModel:
                 )
             if not np.isfinite(values).all():
                 raise DataError("the labels have NaN or infinite values", "clean them first")
-            return torch.tensor(values).to(first)
+            return self.scaling.scaled_labels(values, first.dtype).to(first.device)
         if raw.ndim != 1:
             raise DataError(f"labels have shape {raw.shape}", "give one class per sample")
-        numbers = {name: number for number, name in enumerate(self.task.class_names)}
-        texts = [str(value) for value in raw.tolist()]
-        unknown = [text for text in texts if text not in numbers]
-        if not unknown:
-            places = [numbers[text] for text in texts]
-        elif raw.dtype.kind in "iu" and not any(name.lstrip("-").isdigit() for name in numbers):
-            places = raw.tolist()  # classes with names of their own may be given by their number
-            unknown = [text for text in texts if not 0 <= int(text) < len(numbers)]
-        if unknown:
-            raise DataError(
-                f"the model knows no class {unknown[0]!r}",
-                f"its classes are {', '.join(self.task.class_names[:20])}",
-            )
+        places = class_numbers(self.task, raw)
         return torch.tensor(places, dtype=torch.int64, device=first.device)
 
 
-_OWN_FACTS = frozenset({"format", "task", "adaptation", "input_shape"})
+_OWN_FACTS = frozenset({"format", "task", "adaptation", "head", "input_shape", "calibration"})
 
 
 def load_theta(path: Path | str) -> Tree:
@@ -248,7 +321,7 @@ def load_theta(path: Path | str) -> Tree:
 
 
 def load_scaling(path: Path | str) -> Scaling | None:
-    """The scaling of the inputs that parameters were trained with; None where no file has it."""
+    """The scaling that parameters were trained with; None where no file has it."""
     file = describing_file(Path(path))
     stored = _part(read_tensors(file, "meta-model")[0], "scaling") if file is not None else {}
     return Scaling.from_tensors(stored) if {"mean", "deviation"} <= {*stored} else None
@@ -299,72 +372,6 @@ def check_same_tensors(expected: Tree, found: Tree, where: str) -> None:
                 f"{'absent' if wanted is None else tuple(wanted.shape)} here",
                 "use a file of the same model",
             )
-
-
-def _check_step_sizes(rule: Adaptation, theta: Tree, file: Path) -> None:
-    """Refuse a file whose learned step sizes are missing, of another model or no step sizes."""
-    remedy = "restore it from a copy"
-    if rule.factors is None:
-        if rule.learned != "none":
-            raise RunFolderError(f"{file} lacks the step sizes that its model learned", remedy)
-        return
-    try:
-        factors = rule.fitted(theta).factors or {}
-    except SettingError as error:
-        raise RunFolderError(f"{file} is damaged: {error.problem}", remedy) from error
-    for name, leaf in factors.items():
-        if not bool((leaf.isfinite() & (leaf > 0)).all()):
-            raise RunFolderError(
-                f"{file} has step sizes of {name!r} that are not numbers greater than 0", remedy
-            )
-
-
-def _facts(file: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        facts = json.loads(metadata["fedmeta"])
-        version = facts["format"]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise RunFolderError(
-            f"{file} is a safetensors file but not a meta-model of fedmeta",
-            "use the model.safetensors of a run folder",
-        ) from error
-    if version != FORMAT:
-        raise RunFolderError(
-            f"{file} has format {version!r}, this version reads {FORMAT}",
-            "read it with the version of fedmeta that wrote it",
-        )
-    return dict(facts)
-
-
-def _network(
-    file: Path,
-    facts: Mapping[str, Any],
-    network: nn.Module | ModelSettings | None,
-    shape: tuple[int, ...],
-    task: Task,
-) -> FunctionalModel:
-    if isinstance(network, nn.Module):
-        return functionalise(network)
-    if network is None:
-        stored = facts["network"]
-        if "class" in stored or is_code_name(stored["name"]):
-            raise RunFolderError(
-                f"{file} was trained with a network of your own "
-                f"({stored.get('class') or stored['name']})",
-                "name that network again: --model on the command line, network= in Python",
-            )
-        network = ModelSettings(**stored)
-    return functionalise(build(network, shape, task.outputs, seed=0))
-
-
-def _loss(file: Path, facts: Mapping[str, Any], task: Task) -> Loss:
-    name = facts["loss"]
-    if is_code_name(name):
-        raise RunFolderError(
-            f"{file} was trained with a loss of your own ({name})",
-            "name it again: --loss on the command line, loss= in Python",
-        )
-    return named_loss(name, task)
 
 
 def _part(tensors: Tree, prefix: str) -> Tree:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedmeta.core.errors import ModelError, SettingError, nearest, require, require_choice
+from fedmeta.core.input_files import check_memory
 from fedmeta.core.user_code import explained, is_code_name, load_object
 
 Activation = Literal["elu", "leaky-relu", "relu", "tanh"]
@@ -41,7 +42,8 @@ class ModelSettings:
             "package.module:function".
         channels: of the cnn's convolutions, in order; () takes the paper's for the image size, and
             (16, 32) for series.
-        hidden: widths of the mlp's hidden layers.
+        hidden: widths of the mlp's hidden layers; "auto": one of 64, in runs that predict values
+            two of them.
         activation: "elu", "leaky-relu" (slope 0.2), "relu" or "tanh".
         last_pooling: "max" or "average" for the cnn's last pooling; the earlier ones take the max.
         initialisation: "pytorch" (its defaults) or "truncated-normal" (weights σ = 0.1 cut at 2σ,
@@ -50,14 +52,15 @@ class ModelSettings:
 
     name: str = "auto"
     channels: tuple[int, ...] = ()
-    hidden: tuple[int, ...] = (64,)
+    hidden: tuple[int, ...] | Literal["auto"] = "auto"
     activation: Activation = "elu"
     last_pooling: Literal["max", "average"] = "max"
     initialisation: Initialisation = "pytorch"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
-        object.__setattr__(self, "hidden", tuple(self.hidden))
+        if self.hidden != "auto":
+            object.__setattr__(self, "hidden", tuple(self.hidden))
         if self.name not in _NETWORKS and not is_code_name(self.name):
             raise SettingError(
                 f"model {self.name!r} is unknown",
@@ -65,10 +68,16 @@ class ModelSettings:
             )
         for field in ("channels", "hidden"):
             widths = getattr(self, field)
-            require(all(w >= 1 for w in widths), field, widths, "whole numbers of at least 1")
+            if widths == "auto":
+                continue
+            fits = all(isinstance(w, int) and 1 <= w < 2**31 for w in widths)
+            require(fits, field, widths, "whole numbers of at least 1")
         require_choice("activation", self.activation, get_args(Activation))
         require_choice("last_pooling", self.last_pooling, ("max", "average"))
         require_choice("initialisation", self.initialisation, get_args(Initialisation))
+
+
+_BYTES = 16  # of memory that a parameter takes: itself, its gradient, two states
 
 
 class SamePool(nn.Module):
@@ -106,7 +115,13 @@ class SamePool(nn.Module):
         )
 
 
-def build(settings: ModelSettings, shape: Sequence[int], outputs: int, seed: int) -> nn.Module:
+def build(
+    settings: ModelSettings,
+    shape: Sequence[int],
+    outputs: int,
+    seed: int,
+    most: int | None = None,
+) -> nn.Module:
     """The network for inputs of a shape, with its initial weights drawn from the seed.
 
     Args:
@@ -114,6 +129,7 @@ def build(settings: ModelSettings, shape: Sequence[int], outputs: int, seed: int
         shape: of one sample, channels first.
         outputs: numbers per sample.
         seed: of the initial weights; torch's own generator is left as it was.
+        most: parameters that it may have; None: as many as fit into memory.
 
     Example:
         >>> model = build(ModelSettings("mlp", hidden=(5,)), (1, 8, 8), 10, seed=0)
@@ -134,10 +150,22 @@ def build(settings: ModelSettings, shape: Sequence[int], outputs: int, seed: int
             name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
         if name == "linear":
             settings = replace(settings, hidden=())
-        model = (_cnn if name == "cnn" else _mlp)(settings, shape, outputs)
+        make = partial(_cnn if name == "cnn" else _mlp, settings, shape, outputs)
+        _check_size(make, most)
+        model = make()
         if settings.initialisation == "truncated-normal":
             _truncated_normal(model)
         return model
+
+
+def _check_size(make: Callable[[], nn.Module], most: int | None) -> None:
+    """Refuse a network that is too large, from its shapes alone."""
+    remedy = "use fewer layers, or narrower ones"
+    with explained("the network cannot be built", remedy, ModelError), torch.device("meta"):
+        size = sum(parameter.numel() for parameter in make().parameters())
+    if most is not None and size > most:
+        raise ModelError(f"the network has {size} parameters, more than {most}", remedy)
+    check_memory(f"a network of {size} parameters and its gradients", _BYTES * size, remedy)
 
 
 def _own(name: str, shape: Sequence[int], outputs: int) -> object:
@@ -188,7 +216,7 @@ def _cnn(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Modu
 def _mlp(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
     before = math.prod(shape)
-    for after in settings.hidden:
+    for after in (64,) if settings.hidden == "auto" else settings.hidden:
         layers += [nn.Linear(before, after), _ACTIVATIONS[settings.activation]()]
         before = after
     return nn.Sequential(*layers, nn.Linear(before, outputs))

@@ -26,8 +26,9 @@ from torch import Tensor
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import DataError, RunFolderError, require_positive
 from fedmeta.core.objective import Objective, adapt
+from fedmeta.core.plain_values import parse_json
 from fedmeta.core.sample_sets import Samples
-from fedmeta.core.storage import read_tensors, write_tensors
+from fedmeta.core.storage import read_tensors, seal_again, write_tensors
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import unpacked
@@ -209,6 +210,7 @@ def write_importance(path: Path, importance: Tree, theta: Tree, facts: Mapping[s
     """
     known = {**facts, "format": FORMAT, "tensors": _digests(theta)}
     write_tensors(path, importance, {"importance": json.dumps(known)})
+    seal_again(path)
 
 
 def read_importance(path: Path, theta: Tree, kind: str) -> Tree:
@@ -221,9 +223,9 @@ def read_importance(path: Path, theta: Tree, kind: str) -> Tree:
     """
     importance, metadata = read_tensors(path, "importance")
     try:
-        facts = json.loads(metadata["importance"])
+        facts = parse_json(metadata["importance"])
         known, number, stored = facts["tensors"], facts["format"], facts["kind"]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise RunFolderError(
             f"{path} is a safetensors file but no importance", "make one by fedmeta importance RUN"
         ) from error

@@ -11,10 +11,11 @@ from torch import Tensor
 from fedmeta.core.errors import DataError, RunFolderError, SettingError, require, require_positive
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name
+from fedmeta.data.encoding import model_encoding
 from fedmeta.data.pool import normalised_inputs
 from fedmeta.data.readers.image_folder import read_image_folder
 from fedmeta.data.readers.npz import arrays_without_pickles
-from fedmeta.data.readers.table import read_table
+from fedmeta.data.readers.table import is_table, read_inputs
 from fedmeta.models.losses import squared_error
 from fedmeta.models.meta_model import MetaModel, describing_file, load_theta
 from fedmeta.models.networks import ModelSettings
@@ -145,13 +146,11 @@ def unlabelled(path: Path, model: MetaModel) -> Tensor:
         raise DataError(f"there is no file or folder {path} (prior.data)", "check the path")
     if kind == ".npz":
         return model.scaled(normalised_inputs(arrays_without_pickles(path, ["x"])["x"], path.name))
-    if kind not in (".csv", ".parquet"):
+    if not is_table(path):
         raise DataError(f"{path} is of a kind that is not read", "give .npz, .csv or .parquet")
-    features = model.about.get("features")
-    if not features:
+    encoding = model_encoding(model.about)
+    if encoding is None:
         raise DataError(
             f"{path} is a table, but the prior model was not trained on one", "give an .npz file"
         )
-    # Any feature stands for the label, which a table reader wants and nobody looks at.
-    pool = read_table(path, task="regression", label=features[0], features=features)
-    return model.scaled(pool.inputs)
+    return model.scaled(read_inputs(path, encoding).inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.core.storage import write_bytes
+from fedmeta.core.storage import seal_again, write_bytes
 from fedmeta.report.comparison_page import comparison_page
 from fedmeta.report.pages import require_extras
 from fedmeta.report.reading import read_comparison, read_run
@@ -35,6 +35,7 @@ def write_report(folder: Path | str) -> Path:
     folder = Path(folder)
     path = RunFolder(folder).report
     write_bytes(path, report_page(folder).encode())
+    seal_again(path)
     return path
 
 

@@ -54,6 +54,7 @@ def _row(row: RowFacts, comparison: ComparisonFacts) -> dict[str, str]:
     metric = comparison.metric
     return {
         "label": row.label,
+        "found": row.steps or fmt.NO_VALUE,
         "mean": fmt.estimate(row.mean, row.ci95, metric),
         "before": fmt.metric(row.before_mean, metric),
         "worst": fmt.metric(row.worst_decile, metric),
@@ -123,7 +124,7 @@ def learning_curves(comparison: ComparisonFacts) -> Picture | None:
     curves = {
         number: curve
         for number, row in enumerate(comparison.rows)
-        if (curve := _curve(row, by_gradients))[0]
+        if (curve := mean_curve(row, by_gradients))[0]
     }
     if all(len(xs) < 2 for xs, *_ in curves.values()):
         return None
@@ -207,7 +208,7 @@ def _at_the_right(axes: Axes, place: float, text: str) -> None:
     axes.text(1.02, place, text, va="center", transform=axes.get_yaxis_transform())
 
 
-def _curve(
+def mean_curve(
     row: RowFacts, by_gradients: bool
 ) -> tuple[list[float], list[float], list[float], list[float]]:
     """Where, mean, lowest and highest over the seeds, at evaluations that all of them have."""

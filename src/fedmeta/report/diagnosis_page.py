@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from fedmeta.core.storage import write_bytes
+from fedmeta.core.storage import seal_again, write_bytes
 from fedmeta.report import format as fmt
 from fedmeta.report.charts import Line, end_labels, line_chart, value_axis
 from fedmeta.report.pages import render, require_extras
@@ -48,8 +48,10 @@ def write_diagnosis(path: Path, found: Found, title: str) -> None:
     require_extras()
     content = {
         "title": title,
-        "headline": headline(found),
-        "remarks": [f"{note[:1].upper()}{note[1:]}." for note in found["notes"]],
+        "headline": " ".join(found.get("plain", [])) or headline(found),
+        "remarks": [
+            f"{note[:1].upper()}{note[1:]}." for note in (headline(found), *found["notes"])
+        ],
         "charts": present(
             values(found),
             norms(found),
@@ -62,13 +64,15 @@ def write_diagnosis(path: Path, found: Found, title: str) -> None:
         "found": found,
     }
     write_bytes(path, render("diagnosis.html", content).encode())
+    seal_again(path)
 
 
 def headline(found: Found) -> str:
     """The whole diagnosis in a sentence.
 
     Example:
-        >>> headline({"inside_the_theorem": True, "closed_form": False, "verdicts": []})
+        >>> seen = {"inside_the_theorem": True, "closed_form": False}
+        >>> headline({**seen, "verdicts": [], "departures": []})
         'Nothing that was seen contradicts the theorem'
     """
     if found["inside_the_theorem"]:
@@ -79,6 +83,8 @@ def headline(found: Found) -> str:
     small = [v["name"] for v in wrong if "ρ" in v["name"] or "a_p" in v["name"]]
     if small:
         return f"Outside the theorem: ρ is too small ({fmt.listed(small)})"
+    if any(v["status"] == "not covered" for v in found["verdicts"]):
+        return f"Not covered by the theorem: {found['departures'][0]}"
     return "Outside the theorem"
 
 

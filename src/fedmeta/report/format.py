@@ -69,6 +69,16 @@ def metric(value: float | None, name: str) -> str:
     return f"{100 * value:.1f}{_SPACE}%" if name == "accuracy" else number(value)
 
 
+def unit(metric: str, label: Any = None) -> str:
+    """What a metric's numbers are in: "" for shares, which have their sign.
+
+    Example:
+        >>> unit("mse", "hours"), unit("mse"), unit("accuracy")
+        ('hours²', 'label²', '')
+    """
+    return "" if metric == "accuracy" else f"{label or 'label'}²"
+
+
 def metric_name(metric: str) -> str:
     """What a metric is called in a sentence."""
     return "accuracy" if metric == "accuracy" else "mean squared error"

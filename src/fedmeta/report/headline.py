@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fedmeta.evaluation.intervals import FEWEST
 from fedmeta.report import format as fmt
 from fedmeta.report.reading import UNFINISHED, ComparisonFacts, RunFacts
+from fedmeta.studies.fair_steps import unfair_note
 
 
 def run_headline(run: RunFacts) -> str:
@@ -43,6 +45,7 @@ def run_remarks(run: RunFacts) -> list[str]:
     if run.targets:
         remarks.append(_test_size(run))
         remarks += _who_gained(run)
+    remarks += [f"{note[0].upper()}{note[1:]}." for note in run.notes]
     remarks.append(_loss(run))
     return [remark for remark in remarks if remark]
 
@@ -72,10 +75,14 @@ def comparison_remarks(comparison: ComparisonFacts) -> list[str]:
             f"Adapting differs: {fmt.listed(parts)} on each new device, "
             f"{comparison.rows[0].label} {fmt.number(usual)}."
         )
-    if len(comparison.seeds) == 1:
+    if len(comparison.seeds) < FEWEST:
+        seeds = fmt.counted(len(comparison.seeds), "seed", letters=True)
         remarks.append(
-            "There was one seed only, so no interval can be given: differences may be chance."
+            f"With {seeds} no interval is given and nobody is called ahead: differences may be "
+            f"chance. {FEWEST} seeds or more can tell."
         )
+    if (unfair := unfair_note({row.label: row.steps for row in comparison.rows})) is not None:
+        remarks.append(f"{unfair}.")
     diverged = {row.label: row.diverged for row in comparison.rows if row.diverged}
     if diverged:
         parts = [f"{fmt.counted(n, 'run')} of {label}" for label, n in diverged.items()]
@@ -178,12 +185,14 @@ def _footing(comparison: ComparisonFacts) -> str:
 
 def _standing(comparison: ComparisonFacts) -> str:
     """Where the first row stands: clearly ahead, clearly behind, or neither."""
+    if len(comparison.seeds) < FEWEST:
+        return ""
     sign = 1 if comparison.metric == "accuracy" else -1
     groups: dict[str, list[str]] = {"ahead of": [], "behind": [], "not clearly apart from": []}
     for pair in comparison.paired:
         if pair.mean is None:
             continue
-        sure = len(comparison.seeds) == 1 or (pair.ci95 is not None and abs(pair.mean) > pair.ci95)
+        sure = pair.ci95 is not None and abs(pair.mean) > pair.ci95
         lead = sign * pair.mean if sure else 0
         where = "ahead of" if lead > 0 else "behind" if lead < 0 else "not clearly apart from"
         groups[where].append(pair.against)

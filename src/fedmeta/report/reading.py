@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,10 @@ class EdgeFacts:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    failed: tuple[int, ...] = ()
+
+
+MEASURES = ("metrics", "baseline", "classes", "confusion")
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,12 @@ class RunFacts:
         adaptation_steps: how many steps the algorithm has its targets take.
         target_metric: statistics over the targets after the last round, by steps.
         targets: the same target by target.
+        own_mean: the same of predicting each device's own mean; of a regression alone.
         parameters: size of the model, once known.
         gradient_evaluations: per node, in passes over all its samples; once known.
         edges: of a fleet, as the platform last saw them.
+        notes: what a reader of the result should know.
+        measures: `metrics`, `baseline`, `classes` and `confusion` of summary.json, if it has them.
     """
 
     identity: Mapping[str, Any]
@@ -113,6 +120,9 @@ class RunFacts:
     parameters: int | None
     gradient_evaluations: float | None
     edges: Sequence[EdgeFacts]
+    own_mean: Mapping[str, float]
+    notes: Sequence[str] = ()
+    measures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def algorithm(self) -> str:
@@ -173,6 +183,7 @@ class RowFacts:
     """One algorithm of a comparison; `values` are per seed."""
 
     label: str
+    steps: str
     rounds: int
     adaptation_steps: int
     values: tuple[float, ...]
@@ -259,6 +270,9 @@ def read_run(path: Path) -> RunFacts:
             parameters=None if parameters is None else int(parameters),
             gradient_evaluations=None if gradients is None else float(gradients),
             edges=_edges(path / "fleet" / "edges.json"),
+            notes=[str(each) for each in summary.get("notes", [])],
+            own_mean={k: _or_nan(v) for k, v in summary.get("own_mean", {}).items()},
+            measures={k: summary[k] for k in MEASURES if k in summary},
         )
 
 
@@ -357,6 +371,7 @@ def _target(row: Mapping[str, Any]) -> TargetFacts:
 def _row(row: Mapping[str, Any], runs: tuple[RunFacts, ...]) -> RowFacts:
     return RowFacts(
         label=str(row["label"]),
+        steps=str(row.get("steps", "")),  # older ones do not say
         rounds=int(row["rounds"]),
         adaptation_steps=int(row["adaptation_steps"]),
         values=tuple(float(value) for value in row["values"] if _is_number(value)),

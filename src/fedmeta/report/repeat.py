@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from fedmeta.algorithms import ALGORITHMS
+from fedmeta.config.server_settings import as_stored_now
 from fedmeta.config.spec import TABLES, RunSpec
 from fedmeta.core.serialization import serialize
 from fedmeta.data import BUILT_IN, DataSettings
@@ -67,9 +68,10 @@ def _data(data: Mapping[str, Any]) -> str:
 
 
 def _algorithm(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    stored = settings["algorithm"]
+    stored = as_stored_now(settings)["algorithm"]
     known = ALGORITHMS.get(stored["name"])
-    if known is None:
+    # An algorithm of one's own may be called like one of ours; a spec names it by its file.
+    if known is None or asked.get("algorithm", stored["name"]) != stored["name"]:
         return _own(stored["name"])
     given = asked.get("algorithms", {}).get(stored["name"], {})
     own = {name: value for name, value in stored.items() if name not in ("name", "prior")}

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedmeta.config.spec import RunSpec
+from fedmeta.core.metrics import METRICS
 from fedmeta.report import federation_figures, repeat, run_figures
 from fedmeta.report import format as fmt
 from fedmeta.report.headline import run_headline, run_remarks
@@ -22,6 +23,7 @@ from fedmeta.report.reading import (
 )
 
 _MOST_ROWS = 200  # of a table; what is left out is counted below it
+_MOST_CONFUSED = 20  # classes of a confusion matrix that people can read
 _SYMBOLS = {
     "penalty": "ρ",
     "inner.step_size": "α",
@@ -57,6 +59,7 @@ def run_page(run: RunFacts) -> str:
             "identity": _identity(run),
             "code": repeat.code(run.settings, run.identity.get("spec")),
             **targets_part(run),
+            **measures_part(run),
             "edges": [_edge(each) for each in run.edges[:_MOST_ROWS]],
             "edges_left_out": max(0, len(run.edges) - _MOST_ROWS),
             **federation_part(run.federation),
@@ -82,6 +85,35 @@ def targets_part(run: RunFacts) -> dict[str, Any]:
         "targets": ordered[:_MOST_ROWS],
         "targets_left_out": max(0, len(ordered) - _MOST_ROWS),
         "supports": {node.name: node.support for node in run.federation.targets},
+    }
+
+
+def measures_part(run: RunFacts) -> dict[str, Any]:
+    """All metrics after adaptation beside their baseline, and every class."""
+    steps, baseline = str(run.adaptation_steps), run.measures.get("baseline", {})
+
+    def shown(name: str, value: float | None) -> str:
+        if value is None:
+            return "–"
+        share = name in METRICS and METRICS[name].share
+        return fmt.metric(value, "accuracy" if share else name)
+
+    rows = [
+        (name, shown(name, row[steps]["mean"]), shown(name, baseline.get(name)))
+        for name, row in run.measures.get("metrics", {}).items()
+        if steps in row
+    ]
+    keys = ("recall", "precision", "f1", "auc")
+    classes = [
+        (row["name"], row["samples"], [shown("f1", row[key]) for key in keys])
+        for row in run.measures.get("classes", ())[:_MOST_ROWS]
+    ]
+    confusion = run.measures.get("confusion", []) if len(classes) <= _MOST_CONFUSED else []
+    return {
+        "measured": rows,
+        "baseline_of": baseline.get("of", ""),
+        "classes": classes,
+        "confusion": confusion,
     }
 
 
@@ -113,6 +145,9 @@ def _tiles(run: RunFacts) -> list[Fact]:
         tiles.append(
             Fact("Worst tenth", fmt.metric(after["worst_decile"], run.metric), "of devices")
         )
+    if run.own_mean:
+        own = fmt.metric(run.own_mean["mean"], run.metric)
+        tiles.append(Fact("Device's own mean", own, "as the only prediction"))
     tiles.append(Fact("Rounds", fmt.number(run.rounds), f"of {fmt.number(run.planned)} planned"))
     tiles.append(Fact("Time", fmt.duration(run.total("seconds")), _per_round(run)))
     traffic = run.total("bytes_up") + run.total("bytes_down")
@@ -139,6 +174,9 @@ def _statistics(run: RunFacts) -> list[tuple[str, list[str]]]:
         if any(value is not None for value in columns):
             kind = "mse" if key == "mean_loss" else run.metric
             rows.append((name, [fmt.metric(value, kind) for value in columns]))
+            if key in run.own_mean:
+                own = fmt.metric(run.own_mean[key], run.metric)
+                rows.append((f"{name}: its own mean", [own] * len(columns)))
     return rows
 
 
@@ -194,6 +232,10 @@ def _settings(run: RunFacts) -> list[tuple[str, list[Fact]]]:
             Fact(name.replace("_", " ").replace(".", " · "), value, _SYMBOLS.get(name, ""))
             for name, value in _flat(stored)
         ]
+        adapted = run.identity.get("head")  # older runs have none
+        if key == "algorithm" and isinstance(adapted, Mapping):
+            moved = ", ".join(map(str, adapted.get("names", [])))
+            facts.append(Fact("head", moved, str(adapted.get("note", ""))))
         if key == "prior" and facts and "prior" not in asked:
             facts = [*_prior_source(run), *facts]
         if key == "training":  # with what is no table of its own

@@ -16,15 +16,18 @@ from fedmeta.core.errors import RunFolderError, SettingError, require
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import serialize
-from fedmeta.core.storage import write_json
+from fedmeta.core.storage import seal, unseal, write_json
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
-from fedmeta.evaluation.intervals import interval
+from fedmeta.evaluation.intervals import FEWEST, interval
 from fedmeta.priors import PriorSettings
+from fedmeta.studies.comparison import Comparison
+from fedmeta.studies.fair_steps import steps_found
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.ending import gradient_evaluations
-from fedmeta.training.job import scaling_of
 from fedmeta.training.many import train_many
+from fedmeta.training.progress import watched
+from fedmeta.training.start import scaling_of
 from fedmeta.training.train import RunRequest, train_run
 
 FORMAT = 1
@@ -46,6 +49,13 @@ class Contestant:
     algorithm: Algorithm
     table: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def own_settings(self) -> Mapping[str, Any]:
+        """What the table says of this algorithm alone."""
+        name = self.table.get("algorithm", self.algorithm.name)
+        own: Mapping[str, Any] = self.table.get("algorithms", {}).get(name, {})
+        return own
+
 
 def compare(
     settings: RunSpec,
@@ -53,8 +63,10 @@ def compare(
     seeds: Sequence[int] = range(3),
     equal: Equal = "rounds",
     folder: Path | str = "runs/comparison",
-    progress: Callable[[str], Sequence[Callback]] = lambda _label: (),
-) -> dict[str, Any]:
+    progress: Callable[[str], Sequence[Callback]] = watched,
+    *,
+    resume: bool = False,
+) -> Comparison:
     """Train every contestant with every seed and put the results side by side.
 
     With the same seed all contestants see the same nodes, splits and initial weights, so their
@@ -72,7 +84,9 @@ def compare(
         equal: "rounds", or "gradients": others run as many rounds as cost the same number of
             gradient evaluations as the first.
         folder: where runs and comparison.json go.
-        progress: given what is trained, the callbacks of that run (or of all seeds at once).
+        progress: given what is trained, the callbacks of that run (or of all seeds at once); a
+            bar where a person watches, if nothing is said.
+        resume: go on with the comparison in the folder: runs that have ended are kept.
     """
     folder = Path(folder)
     contestants = [
@@ -82,11 +96,11 @@ def compare(
     require(len(seeds) > 0, "seeds", len(seeds), "at least one")
     if len(set(labels)) < len(labels) or not labels:
         raise SettingError(f"the algorithms are {labels}", "name each one once, at least one")
-    if (folder / FILE).exists():
+    if not resume and (folder / FILE).exists():
         raise RunFolderError(f"{folder} holds a comparison already", "choose another --out")
-    if (folder / "settings.json").exists() or (folder / "runs").exists():
+    if not resume and ((folder / "settings.json").exists() or (folder / "runs").exists()):
         raise RunFolderError(
-            f"{folder} holds runs already", "choose another --out, or delete that folder"
+            f"{folder} holds runs already", "continue it with --resume, or choose another --out"
         )
     names = folder_names(labels)
     rows: dict[str, dict[str, Any]] = {}
@@ -94,7 +108,11 @@ def compare(
     if not all(federation.targets for federation in federations):
         raise SettingError("there are no target nodes to compare on", "raise target_share")
     for contestant in contestants:
-        row: dict[str, Any] = {"label": contestant.label, "algorithm": contestant.algorithm.name}
+        row: dict[str, Any] = {
+            "label": contestant.label,
+            "algorithm": contestant.algorithm.name,
+            "steps": steps_found(contestant.algorithm, contestant.own_settings),
+        }
         rows[contestant.label] = row
         requests = []
         for seed, federation in zip(seeds, federations, strict=True):
@@ -109,7 +127,8 @@ def compare(
             origin = {"table": merged([contestant.table, now])} if contestant.table else {}
             place = folder / f"runs/{names[contestant.label]}-seed{seed}"
             requests.append(RunRequest(one, federation, None, place, origin))
-        train_many(requests, progress(f"{contestant.label} × {len(requests)} seeds"))
+        title = f"{contestant.label} × {len(requests)} seeds"
+        train_many(requests, progress(title), resume=resume)
         for request in requests:
             assert request.folder is not None
             summary = RunFolder.open(request.folder).summary()
@@ -117,7 +136,7 @@ def compare(
             for key, value in {**_figures(request, summary), "runs": str(place)}.items():
                 row.setdefault(key, []).append(value)
     first = rows[labels[0]]
-    comparison = {
+    found = {
         "format": FORMAT,
         "metric": first["metric"][0],
         "equal": equal,
@@ -126,8 +145,10 @@ def compare(
         "rows": [_row(row) for row in rows.values()],
         "paired": [_paired(first, rows[label]) for label in labels[1:]],
     }
-    write_json(folder / FILE, comparison)
-    return comparison
+    unseal(folder)
+    write_json(folder / FILE, found)
+    seal(folder)
+    return Comparison(found)
 
 
 def folder_names(labels: Sequence[str]) -> dict[str, str]:
@@ -202,6 +223,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "label": row["label"],
         "algorithm": row["algorithm"],
+        "steps": row["steps"],
         "rounds": row["rounds"][0],
         "adaptation_steps": max(row["adaptation_steps"]),  # a diverged run has none
         **_reached(row["values"], row["before"]),
@@ -216,7 +238,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reached(values: Sequence[float], before: Sequence[float]) -> dict[str, Any]:
-    mean, half_width = interval(values)
+    mean, half_width = interval(values, FEWEST)
     return {
         "values": values,
         "before": before,
@@ -229,7 +251,7 @@ def _reached(values: Sequence[float], before: Sequence[float]) -> dict[str, Any]
 def _paired(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     def difference(name: str) -> dict[str, Any]:
         pairs = zip(first[name], other[name], strict=True)
-        mean, half_width = interval([a - b for a, b in pairs])
+        mean, half_width = interval([a - b for a, b in pairs], FEWEST)
         return {"mean": mean, "ci95": half_width}
 
     precise = {"precise": difference("precise_values")} if "precise_values" in first else {}

@@ -13,14 +13,16 @@ import numpy as np
 
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import Table, merged, nested
-from fedmeta.core.errors import DivergedError, SettingError, require
+from fedmeta.core.errors import DataError, DivergedError, SettingError, require
+from fedmeta.core.metrics import sign_of
 from fedmeta.data import Federation, load
 from fedmeta.evaluation.evaluate import evaluate_model
-from fedmeta.evaluation.intervals import interval
+from fedmeta.evaluation.intervals import FEWEST, interval
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.studies.search import Point, Trial, search
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.many import train_many
+from fedmeta.training.progress import watched
 from fedmeta.training.run import Run, runs_of
 from fedmeta.training.train import RunRequest
 
@@ -77,11 +79,17 @@ def tune(
     table: RunSpec | Mapping[str, Any],
     points: Sequence[Point],
     seeds: Sequence[int] = range(3),
-    progress: Callable[[str], Sequence[Callback]] = lambda _label: (),
+    progress: Callable[[str], Sequence[Callback]] = watched,
     folder: Path | None = None,
     earlier: Federation | None = None,
+    *,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Try every point with every seed and name the best.
+
+    They are judged by the metric that the settings name (`training.metric`), else by accuracy or
+    mean squared error. With fewer than `FEWEST` seeds there are no intervals, and the best
+    point is not called that to people: `crowned` is false.
 
     The federation is drawn once, from the settings' own seed, and its targets are taken out before
     anything is trained or scaled. Every repeat then holds out another fifth of the source nodes,
@@ -93,10 +101,12 @@ def tune(
         points: hyper-parameters to try, as dotted keys of the algorithm's own table; those that
             begin with "prior." are of the table [prior].
         seeds: one repeat each: of the held-out fifth and of the initial weights.
-        progress: given a label, the callbacks of the runs of a point.
+        progress: given a label, the callbacks of the runs of a point; a bar where a person watches,
+            if nothing is said.
         folder: where every trial is kept as a run; None keeps none.
         earlier: the federation of the prior model. Its source nodes then judge too, the targets of
             neither task do, and the best point has the best mean of both metrics.
+        resume: go on with the search in the folder: trials that have ended are kept.
     """
     if not points:
         raise SettingError("there is nothing to tune", "give at least one --grid or --range")
@@ -126,8 +136,8 @@ def tune(
             )
             for seed in seeds
         ]
-        runs = runs_of(train_many(requests, progress(_label(point))))
-        return _trial(point, runs, len(seeds), earlier)
+        runs = runs_of(train_many(requests, progress(_label(point)), resume=resume))
+        return _trial(point, runs, len(seeds), earlier, spec.training.metric)
 
     trials = search(points, judge)
     finished = [trial for trial in trials if trial["mean"] is not None]
@@ -135,7 +145,7 @@ def tune(
         raise DivergedError(
             f"all {len(trials)} points diverged", "try larger penalties or smaller step sizes"
         )
-    sign = 1 if finished[0]["metric"] == "accuracy" else -1
+    sign = sign_of(finished[0]["metric"])
     best = max(finished, key=lambda trial: sign * _verdict(trial))
     also = "" if earlier is None else " and, equally, source nodes of the prior task"
     return {
@@ -145,6 +155,7 @@ def tune(
         "seeds": list(seeds),
         "trials": trials,
         "best": best,
+        "crowned": len(seeds) >= FEWEST,
     }
 
 
@@ -155,37 +166,56 @@ def _label(point: Point) -> str:
     )
 
 
-def _trial(point: Point, runs: Sequence[Run], seeds: int, earlier: Federation | None) -> Trial:
+def _trial(
+    point: Point,
+    runs: Sequence[Run],
+    seeds: int,
+    earlier: Federation | None,
+    metric: str | None,
+) -> Trial:
     """What a point came to; with a diverged run it has no mean."""
-    reached = [run.summary["target_metric"][str(run.summary["adaptation_steps"])] for run in runs]
-    values = [each["mean"] for each in reached if each["mean"] is not None]
-    judged = interval(values) if len(values) == seeds else None
-    kept = [] if earlier is None else [_on_sources(run.meta_model, earlier) for run in runs]
+    reached = [_reached(run.summary, metric) for run in runs]
+    values = [each for each in reached if each is not None]
+    judged = interval(values, FEWEST) if len(values) == seeds else None
+    kept = [] if earlier is None else [_on_sources(run.meta_model, earlier, metric) for run in runs]
     return {
         "settings": point,
         "values": values,
         "mean": judged.mean if judged else None,
-        "ci95": judged.half_width if judged else None,
+        "ci95": judged.half_width if judged and seeds >= FEWEST else None,
         "diverged": seeds - len(values),
-        "metric": runs[0].summary["metric"] if runs else "accuracy",
+        "metric": metric or (runs[0].summary["metric"] if runs else "accuracy"),
         **({"earlier": _kept(kept)} if earlier is not None else {}),
     }
 
 
-def _on_sources(model: MetaModel, federation: Federation) -> float:
+def _reached(summary: Mapping[str, Any], metric: str | None) -> float | None:
+    """The mean metric of what played target; None where adaptation blew a node's model up."""
+    steps = str(summary["adaptation_steps"])
+    found = summary["target_metric"][steps]["mean"]
+    if metric is None or found is None:
+        return None if found is None else float(found)
+    if steps not in summary["metrics"].get(metric, {}):
+        raise DataError(
+            f"no held-out node has samples to tell {metric} by", "use another metric, or more data"
+        )
+    return float(summary["metrics"][metric][steps]["mean"])
+
+
+def _on_sources(model: MetaModel, federation: Federation, metric: str | None) -> float:
     """The mean metric of source nodes after adaptation."""
     nodes = [replace(node, role="target") for node in federation.sources]
     steps = model.adaptation.steps
     found = evaluate_model(model, federation.with_nodes(nodes), [steps])
-    return float(np.mean(found.values[steps]))
+    return float(found.mean(metric or found.metric, steps) or 0.0)
 
 
 def _kept(values: Sequence[float]) -> dict[str, Any]:
-    judged = interval(values) if values else None
+    judged = interval(values, FEWEST) if values else None
     return {
         "values": list(values),
         "mean": judged.mean if judged else None,
-        "ci95": judged.half_width if judged else None,
+        "ci95": judged.half_width if judged and len(values) >= FEWEST else None,
     }
 
 

@@ -23,7 +23,7 @@ from fedmeta.theory.bounds import Sizes, Sources
 from fedmeta.theory.closed_form import is_softmax_regression, of_softmax_regression
 from fedmeta.theory.constants import Constants
 from fedmeta.theory.descent import check_descent, descent_bounds, lagrangian_changes
-from fedmeta.theory.estimation import QUICK, Search, estimate, spectral_norm
+from fedmeta.theory.estimation import QUICK, OnPart, Search, estimate, spectral_norm
 from fedmeta.theory.measured_bounds import (
     MeasuredBound,
     adaptation_bounds,
@@ -33,6 +33,7 @@ from fedmeta.theory.measured_bounds import (
     stationarity_bounds,
 )
 from fedmeta.theory.penalties import Setting, smallest_penalty
+from fedmeta.theory.plain_words import plain_words
 from fedmeta.theory.problem import Problem, squared_norms
 from fedmeta.theory.theorem_check import TheoremCheck, Verdict, check_theorem
 from fedmeta.theory.trajectory import (
@@ -92,6 +93,8 @@ class Diagnosis:
         descent: the verdict on that, or None.
         bounds: what is bounded, with verdicts.
         notes: what a reader should know besides.
+        plain: what matters to a user, a sentence each: whether it converged, whether its steps
+            are sensible, whether it will forget.
     """
 
     trajectory: Trajectory
@@ -105,6 +108,7 @@ class Diagnosis:
     descent: Verdict | None
     bounds: tuple[MeasuredBound, ...]
     notes: tuple[str, ...]
+    plain: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -173,6 +177,7 @@ class Diagnosis:
             "layers": [layer._asdict() for layer in self.theorem.layers],
             "departures": list(self.theorem.departures),
             "notes": list(self.notes),
+            "plain": list(self.plain),
             "slope": self.slope,
             "along": along,
         }
@@ -185,6 +190,7 @@ def diagnose_run(
     history: Sequence[Record],
     settings: DiagnosisSettings | None = None,
     on_round: Callable[[Record], None] | None = None,
+    on_part: OnPart = lambda _done, _parts: None,
 ) -> Diagnosis:
     """Compute a run again, find its constants, and hold it against every inequality and bound.
 
@@ -193,6 +199,7 @@ def diagnose_run(
         history: what was logged of its rounds.
         settings: how closely; None: as `DiagnosisSettings` has it.
         on_round: is given the record of every round that is done.
+        on_part: is told how many parts of the search for constants are done, of how many.
     """
     algorithm, sources = diagnosable(job), job.federation.sources
     settings = settings or DiagnosisSettings()
@@ -203,7 +210,7 @@ def diagnose_run(
     problem, rule = problem_of(job, chosen, trajectory.adaptation), trajectory.adaptation
     whole = problem if len(rows) == len(sources) else problem_of(job, sources, rule)
     epsilon, target = whole.gradient_norm(trajectory.theta), _target(job, trajectory, settings)
-    constants = _constants(job, problem, trajectory, settings, target)
+    constants = _constants(job, problem, trajectory, settings, target, on_part)
 
     weights, penalties = whole.weights[rows].tolist(), _penalties(job, history, rows)
     strength = 0.0 if problem.prior is None else problem.prior.strength
@@ -245,6 +252,7 @@ def diagnose_run(
         check_descent(job, constants.closed_form, theorem, trajectory.measurements, allowed),
         tuple(bounds),
         _notes(job, trajectory, len(rows)),
+        plain_words(algorithm, history, trajectory.measurements),
     )
 
 
@@ -273,6 +281,7 @@ def _constants(
     trajectory: Trajectory,
     settings: DiagnosisSettings,
     target: Node | None,
+    on_part: OnPart,
 ) -> Constants:
     rule, one = trajectory.adaptation, None
     if target is not None:
@@ -280,7 +289,8 @@ def _constants(
     if is_softmax_regression(job.model.inference, job.loss):
         return of_softmax_regression(problem.data, rule.step_size, one)
     search = replace(settings.search, nodes=problem.chunk)
-    return estimate(problem.objective, rule, problem.data, trajectory.iterates, search, one)
+    points = trajectory.iterates
+    return estimate(problem.objective, rule, problem.data, points, search, one, on_part)
 
 
 def _penalties(job: Job, history: Sequence[Record], rows: Sequence[int]) -> tuple[float, ...]:
@@ -319,7 +329,8 @@ def _other_departures(job: Job) -> tuple[str, ...]:
     facts = {
         "not all nodes are counted in every round": not full_participation(job),
         "samples are augmented at random": augmentation["flip"] or augmentation["shift"],
-        "dropout makes gradients random": job.model.dropouts,
+        "labels are renamed at random": job.layout.objective.renames > 0,
+        "dropout makes gradients random": job.model.draws,
         "squared error has gradients of any size: no β holds for every θ": unbounded,
     }
     return tuple(text for text, departs in facts.items() if departs)

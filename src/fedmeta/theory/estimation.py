@@ -10,6 +10,7 @@ Everything here has a node axis: samples (I, n, …), points as trees with leave
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -61,6 +62,9 @@ class Search:
         require_positive("reach", self.reach)
 
 
+OnPart = Callable[[int, int], None]
+_PARTS = 3  # of the work on some nodes, about equally long
+
 USUAL = Search()
 """What estimates take where nothing else is said."""
 
@@ -75,6 +79,7 @@ def estimate(
     points: Sequence[Tree],
     search: Search = USUAL,
     target: NodeData | None = None,
+    on_part: OnPart = lambda _done, _parts: None,
 ) -> Constants:
     """Estimates for every source, each over the given points and where they adapt to.
 
@@ -87,18 +92,26 @@ def estimate(
         points: where to look: θ of some rounds, or anywhere; without a node axis.
         search: seeds and efforts.
         target: of one target, without a node axis; gives the gaps ψ and its own constants.
+        on_part: told how many parts of the work are done, and how many there are.
     """
     if not points:
         raise SettingError("there are no points to estimate constants at", "give at least one θ")
     count = len(data.support.mask)
+    chunks = torch.split(torch.arange(count), search.nodes or count)
+    parts = _PARTS * (len(chunks) + (target is not None))
+    done = itertools.count(1)
+
+    def one_more() -> None:
+        on_part(next(done), parts)
+
     sources: list[NodeConstants] = []
-    for rows in torch.split(torch.arange(count), search.nodes or count):
+    for rows in chunks:
         some: NodeData = map_leaves(lambda leaf, rows=rows: leaf[rows.to(leaf.device)], data)
-        sources += _of_nodes(objective, adaptation, some, points, search, target)
+        sources += _of_nodes(objective, adaptation, some, points, search, target, one_more)
     own = None
     if target is not None:
         single: NodeData = map_leaves(lambda leaf: leaf[None], target)
-        (own,) = _of_nodes(objective, adaptation, single, points, search, None)
+        (own,) = _of_nodes(objective, adaptation, single, points, search, None, one_more)
     return Constants(tuple(sources), adaptation.step_size, closed_form=False, target=own)
 
 
@@ -109,27 +122,29 @@ def _of_nodes(
     points: Sequence[Tree],
     search: Search,
     target: NodeData | None,
+    one_more: Callable[[], None],
 ) -> list[NodeConstants]:
-    """The constants of some nodes; with a target, the gaps ψ to it as well."""
+    """The constants of some nodes, part by part; with a target, the gaps ψ to it as well."""
     count = len(data.support.mask)
     plain = [
         {name: leaf.expand(count, *leaf.shape) for name, leaf in point.items()} for point in points
     ]
     adapted = torch.func.vmap(lambda p, d: adapt(objective, adaptation, p, d.support))
     places, everything = [*plain, *(adapted(point, data) for point in plain)], union_of(data)
-    found = {
-        "smoothness": _largest(smoothness(objective, s, places, search) for s in data),
-        "gradient": _largest(
-            _norms(_gradients(objective, samples)(place)) for samples in data for place in places
-        ),
-        "hessian": _largest(hessian_lipschitz(objective, s, places, search) for s in data),
-        "gradient_deviation": _largest(
-            gradient_deviation(objective, everything, place) for place in places
-        ),
-        "hessian_deviation": _largest(
-            hessian_deviation(objective, everything, place, search) for place in places
-        ),
-    }
+    found = {"smoothness": _largest(smoothness(objective, s, places, search) for s in data)}
+    one_more()
+    found["gradient"] = _largest(
+        _norms(_gradients(objective, samples)(place)) for samples in data for place in places
+    )
+    found["hessian"] = _largest(hessian_lipschitz(objective, s, places, search) for s in data)
+    one_more()
+    found["gradient_deviation"] = _largest(
+        gradient_deviation(objective, everything, place) for place in places
+    )
+    found["hessian_deviation"] = _largest(
+        hessian_deviation(objective, everything, place, search) for place in places
+    )
+    one_more()
     if target is not None:
         theirs = Samples(*(part.expand(count, *part.shape) for part in union(target)))
         gaps = _gaps(objective, theirs, everything, plain, search)

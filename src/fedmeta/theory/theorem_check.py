@@ -14,7 +14,7 @@ from fedmeta.models.networks import SamePool
 from fedmeta.theory.bounds import Bound
 from fedmeta.theory.penalties import Inequality, Setting, inequalities
 
-Status = Literal["holds", "not contradicted", "violated"]
+Status = Literal["holds", "not contradicted", "violated", "not covered"]
 
 # Slopes jump: the loss has no Lipschitz gradient, and μ does not exist.
 _KINKED: tuple[type[nn.Module], ...] = (
@@ -49,7 +49,7 @@ class Verdict:
         name: of the inequality.
         printed: in the paper's form, or in that of its proof.
         status: "holds" needs constants in closed form; estimates are lower bounds and can only
-            contradict an inequality or fail to.
+            contradict an inequality or fail to; "not covered" is what the theorem says nothing of.
         slack: what is left; negative where it is violated.
         where: the node that has the least left, or None for what is about all of them.
     """
@@ -87,13 +87,21 @@ def check_bound(bound: Bound, closed_form: bool) -> Verdict:
     return Verdict(bound.name, bound.printed, status, bound.slack)
 
 
-def check_penalties(found: Sequence[Inequality], closed_form: bool) -> tuple[Verdict, ...]:
-    """One verdict per inequality on ρ: of the node that has the least slack."""
+def check_penalties(
+    found: Sequence[Inequality], closed_form: bool, fixed: bool = True
+) -> tuple[Verdict, ...]:
+    """One verdict per inequality on ρ: of the node that has the least slack.
+
+    Args:
+        found: the inequalities of all nodes.
+        closed_form: whether constants are proven.
+        fixed: whether ρ stays as it is; the theorem does not cover one that changes.
+    """
     verdicts = []
     for name, printed in dict.fromkeys((one.name, one.printed) for one in found):
         same = [one for one in found if (one.name, one.printed) == (name, printed)]
         worst = min(same, key=lambda one: one.slack)
-        status = status_of(worst.satisfied, closed_form)
+        status = status_of(worst.satisfied, closed_form) if fixed else "not covered"
         verdicts.append(Verdict(name, printed, status, worst.slack, worst.node))
     return tuple(verdicts)
 
@@ -176,7 +184,7 @@ def departures(algorithm: ADMMFedMeta) -> tuple[str, ...]:
     """In what a run is another algorithm than the one the theorem is about; empty if in nothing.
 
     Example:
-        >>> departures(ADMMFedMeta(penalty=0.3, resplit=False))
+        >>> departures(ADMMFedMeta(penalty=0.3, resplit="none"))
         ()
     """
     inner = algorithm.inner
@@ -184,7 +192,7 @@ def departures(algorithm: ADMMFedMeta) -> tuple[str, ...]:
         "the penalty changes during the run": algorithm.automatic,
         f"{algorithm.local_steps} local steps instead of 1": algorithm.local_steps != 1,
         "the local step is not 1/ρ": algorithm.local_step_size is not None,
-        "support and query sets are divided anew in every round": algorithm.resplit,
+        "support and query sets are divided anew in every round": algorithm.resplit != "none",
         f"{inner.steps} adaptation steps instead of 1": inner.steps != 1,
         "adaptation in mini-batches": inner.batch_size is not None,
         "step sizes of adaptation are learned": inner.learned != "none",
@@ -247,7 +255,7 @@ def check_theorem(
     """
     found = [*inequalities(setting, printed=False), *inequalities(setting, printed=True)]
     return TheoremCheck(
-        check_penalties(found, setting.constants.closed_form),
+        check_penalties(found, setting.constants.closed_form, fixed=not algorithm.automatic),
         summability(algorithm.meta_gradient),
         () if module is None else nonsmooth_layers(module),
         (*departures(algorithm), *further),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from fedmeta.algorithms.algorithm import NodeState, PlatformState
 from fedmeta.core.errors import RunFolderError
+from fedmeta.core.run_folder import HistoryDigest, Record
 from fedmeta.core.storage import read_json, tensor_bytes, to_json, write_folder
 from fedmeta.core.tree import Tree
 
@@ -37,13 +39,21 @@ class Checkpoint:
     nodes: NodeState
 
 
-def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`."""
+def save(folder: Path, checkpoint: Checkpoint, keep: int, history: str | None = None) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`.
+
+    Args:
+        folder: where checkpoints are.
+        checkpoint: the state after a round.
+        keep: how many to leave.
+        history: digest of the rounds so far, see `HistoryDigest`.
+    """
     content = tensor_bytes(_flatten(checkpoint))
     facts = {
         "format": FORMAT,
         "round": checkpoint.round,
         "sha256": hashlib.sha256(content).hexdigest(),
+        **({} if history is None else {"history": history}),
     }
     path = folder / f"round-{checkpoint.round:06d}"
     write_folder(path, {"state.safetensors": content, "state.json": to_json(facts).encode()})
@@ -58,6 +68,26 @@ def rounds(folder: Path) -> list[int]:
         return []
     matches = (_NAME.fullmatch(entry.name) for entry in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
+
+
+def check_history(folder: Path, round_number: int, records: Sequence[Record]) -> None:
+    """Refuse rounds that are not those which the checkpoint after them remembers.
+
+    Args:
+        folder: where checkpoints are.
+        round_number: of the checkpoint; 0: none.
+        records: of all rounds up to it.
+    """
+    path = folder / f"round-{round_number:06d}"
+    if round_number == 0:
+        return
+    known = read_json(path / "state.json", "checkpoint").get("history")  # older ones have none
+    if known is not None and known != HistoryDigest().of(records):
+        raise RunFolderError(
+            f"{folder.parent / 'metrics.jsonl'} is damaged: its rounds are not those that "
+            f"checkpoint {path.name} remembers",
+            "restore it from a copy",
+        )
 
 
 def load(folder: Path, round_number: int, like: Checkpoint) -> Checkpoint:

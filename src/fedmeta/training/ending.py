@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from fedmeta.algorithms.algorithm import Algorithm, PlatformState
 from fedmeta.core import tree
+from fedmeta.core.calibration import Calibration
 from fedmeta.core.errors import DivergedError
 from fedmeta.core.run_folder import Record, RunFolder, versions
 from fedmeta.data.federation import Federation
-from fedmeta.evaluation.evaluate import Evaluation, metric_name
+from fedmeta.evaluation.baseline import baseline
+from fedmeta.evaluation.calibrating import calibrate
+from fedmeta.evaluation.evaluate import metric_name
+from fedmeta.evaluation.majority import majority, majority_note
+from fedmeta.evaluation.result import Evaluation
+from fedmeta.models.meta_model import MetaModel
 from fedmeta.training import checkpoints
 from fedmeta.training.job import Job
 from fedmeta.training.resume import federation_digest, start_digest
 from fedmeta.training.run import History, Outcome, Run
 
-_NOT_OF_TRAINING = ("round", "seconds", "target", "precise")  # of what a round's record holds
+_NOT_OF_TRAINING = (
+    "round",
+    "seconds",
+    "target",
+    "precise",
+    "decided",
+    "sources",
+)  # of what a round's record holds
 
 
 def identify(
@@ -34,6 +48,7 @@ def identify(
         "start": start_digest(job.model, job.scaling),
         "settings": job.settings,
         "spec": job.spec.to_dict(),
+        "head": job.adapted,
         "origin": dict(origin or (stored or {}).get("origin") or {}),
     }
 
@@ -46,9 +61,20 @@ def conclude(
     state: PlatformState,
     evaluation: Evaluation | None,
     status: str,
+    *,
+    calibrates: bool,
 ) -> tuple[Outcome, dict[str, Any]]:
-    """Save the meta-model and judge it on the targets; the outcome and its summary."""
+    """Calibrate and save the meta-model and judge it on the targets; the outcome and its summary.
+
+    Args:
+        job, identity, folder, history, state: of the run.
+        evaluation: of the targets, where that was done already.
+        status: how the run ended.
+        calibrates: whether the source nodes are here to count on.
+    """
     meta_model = job.meta_model(state, identity["id"])
+    if calibrates and not job.uplink.privacy.on:  # counts have no noise
+        meta_model = replace(meta_model, calibration=_calibration(job, meta_model))
     if folder is not None:
         meta_model.save(folder.model)
     evaluation = evaluation or job.evaluate(state)
@@ -66,6 +92,12 @@ def conclude(
     return Run(meta_model, summary, history, evaluation, path), summary
 
 
+def _calibration(job: Job, model: MetaModel) -> Calibration | None:
+    """What the source nodes count under the model, where the job has its tensors."""
+    there = replace(model, loss=job.loss)
+    return calibrate(there, job.federation, job.layout.execution, job.training.seed)
+
+
 def end(
     job: Job,
     identity: Mapping[str, Any],
@@ -78,6 +110,7 @@ def end(
     """Write the summary."""
     last = history[-1] if history else {}
     precise = evaluation.precise if evaluation else None
+    decided = evaluation.decided_summary() if evaluation else {}
     cost = gradient_evaluations(job.algorithm, job.federation)
     counted = sum(record["counted"] for record in history) / len(job.federation.sources)
     summary = {
@@ -87,8 +120,14 @@ def end(
         "metric": metric_name(job.federation.task),
         "adaptation_steps": job.algorithm.adaptation(state).steps,
         "target_metric": evaluation.summary() if evaluation else {},
+        "notes": _notes(job, state, evaluation),
         "precise_metric": precise.summary() if precise else {},
+        "own_mean": evaluation.own_mean() if evaluation else {},
         "targets": evaluation.per_node() if evaluation else [],
+        **({"decided_metric": decided} if decided else {}),
+        "metrics": evaluation.metrics() if evaluation else {},
+        "baseline": baseline(job.federation) if evaluation else {},
+        **(evaluation.details if evaluation else {}),
         "last_round": {k: v for k, v in last.items() if k not in _NOT_OF_TRAINING},
         "parameters": tree.size(job.model.theta),
         "gradient_evaluations": cost * counted,
@@ -100,6 +139,15 @@ def end(
     if folder is not None:
         folder.write_summary(summary)
     return summary
+
+
+def _notes(job: Job, state: PlatformState, evaluation: Evaluation | None) -> list[str]:
+    """What a reader of the result should know."""
+    if evaluation is None or evaluation.metric != "accuracy":
+        return []
+    reached = evaluation.summary()[str(job.algorithm.adaptation(state).steps)]["mean"]
+    note = majority_note(majority(job.federation), reached)
+    return [] if note is None else [note]
 
 
 def gradient_evaluations(algorithm: Algorithm, federation: Federation) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,24 +14,34 @@ from fedmeta.algorithms.learners import StepLearner
 from fedmeta.config.spec import TABLES, RunSpec, tied
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import DataError, SettingError
-from fedmeta.core.objective import RECOMMENDED, RECOMMENDED_FOR_VALUES, Adaptation
+from fedmeta.core.metrics import check_metric
+from fedmeta.core.objective import Adaptation
+from fedmeta.core.prototypes import check_linear, linear_head
 from fedmeta.core.serialization import serialize
-from fedmeta.core.tree import Tree
+from fedmeta.core.tree import Tree, size
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
-from fedmeta.data.scaling import Scaling, fit_scaling
+from fedmeta.data.scaling import Scaling
 from fedmeta.engine.cohort import Cohort
 from fedmeta.engine.layout import Layout
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
 from fedmeta.engine.ranks import Ranks
 from fedmeta.engine.resolution import lay_out
-from fedmeta.evaluation.evaluate import Evaluation, Targets, TargetStore, evaluate
-from fedmeta.models.functional import FunctionalModel, check_on_samples, functionalise
-from fedmeta.models.losses import Loss, check_loss, named_loss
-from fedmeta.models.meta_model import MetaModel, check_same_tensors, load_scaling, load_theta
-from fedmeta.models.networks import ModelSettings, build
+from fedmeta.evaluation.evaluate import evaluate
+from fedmeta.evaluation.metrics import OwnMetric
+from fedmeta.evaluation.result import Evaluation
+from fedmeta.evaluation.targets import Targets, TargetStore
+from fedmeta.models.features import cut_off
+from fedmeta.models.functional import FunctionalModel, check_on_samples
+from fedmeta.models.head import Head, head_of
+from fedmeta.models.losses import Balanced, Loss, check_loss, named_loss
+from fedmeta.models.meta_model import MetaModel
+from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import described
+from fedmeta.training.defaults import with_defaults, with_inner_step
+from fedmeta.training.features import Features, features_of_nodes
+from fedmeta.training.start import network_of, scaling_of
 from fedmeta.uplink.privacy import Exposure
 from fedmeta.uplink.uplink import Uplink
 
@@ -44,9 +55,13 @@ class Job:
         federation: the nodes and their samples.
         model: the network as a function of its parameters, at θ¹.
         loss: one number per sample.
-        scaling: of the inputs.
+        scaling: of the inputs, and of labels that are values.
         layout: resolved execution, and the objective in the form it wants.
         settings: as they are stored with the run.
+        head: what produces the network's output, where the algorithm adapts that; else None.
+        features: what is trained instead of federation, model and scaling where the network has a
+            frozen body; None: it has none, or it is computed in every pass.
+        metrics: of one's own, for the final evaluation.
     """
 
     spec: RunSpec
@@ -56,11 +71,14 @@ class Job:
     scaling: Scaling
     layout: Layout
     settings: Mapping[str, Any]
+    head: Head | None = None
+    features: Features | None = None
+    metrics: Sequence[OwnMetric] = ()
 
-    @property
+    @cached_property
     def algorithm(self) -> Algorithm:
-        """What nodes and platform do."""
-        return self.spec.algorithm
+        """What nodes and platform do, told which parameters are the head."""
+        return _with_head(self.spec.algorithm, self.head)
 
     @property
     def training(self) -> TrainingSettings:
@@ -75,7 +93,14 @@ class Job:
     @property
     def cohort(self) -> Cohort:
         """Who is trained."""
-        return Cohort(self.federation, self.scaling, self.training.seed)
+        return Cohort(*self._samples, self.training.seed)
+
+    @property
+    def _samples(self) -> tuple[Federation, Scaling]:
+        """What nodes hold, as they compute with it."""
+        if self.features is None:
+            return self.federation, self.scaling
+        return self.features.federation, self.features.scaling
 
     def lasting(self, rounds: int) -> Job:
         """The same for another number of rounds."""
@@ -94,22 +119,50 @@ class Job:
         return LocalEngine(*parts, ranks, self.uplink)
 
     def evaluate(self, state: PlatformState) -> Evaluation | None:
-        """The targets under the current model; None if there are none."""
+        """The targets under the final model, by all metrics; None if there are none."""
         if not self.federation.targets:
             return None
         store = TargetStore([self.targets], self.layout.execution)
-        models = [self.for_targets(state)]
-        return evaluate(self.layout, models, self.measured_after(state), store)[0]
+        model, steps = self.for_targets(state), self.measured_after(state)
+        decides, scored = self.training.decide, model[1].steps
+        found = evaluate(
+            self.layout, [model], steps, store, decides=decides, scored=scored, own=self.metrics
+        )
+        return found[0]
+
+    def source_metric(self, state: PlatformState) -> float | None:
+        """The metric that may stop the run: of the source nodes, each adapted on its support."""
+        sources, seed = self.federation.sources, self.training.seed
+        everyone = Targets(self.federation, sources, self.scaling, seed)
+        store, model = TargetStore([everyone], self.layout.execution), self.for_targets(state)
+        steps = model[1].steps
+        found = evaluate(self.layout, [model], [steps], store, scored=steps)[0]
+        return found.mean(str(self.training.metric), steps)
 
     @property
     def targets(self) -> Targets:
         """Who is evaluated."""
-        nodes = self.federation.targets
-        return Targets(self.federation, nodes, self.scaling, self.training.seed)
+        federation, scaling = self._samples
+        return Targets(federation, federation.targets, scaling, self.training.seed)
 
     def for_targets(self, state: PlatformState) -> tuple[Tree, Adaptation]:
         """The model that targets adapt, and how."""
         return self.algorithm.model(state), self.algorithm.adaptation(state)
+
+    @property
+    def adapted(self) -> dict[str, Any] | None:
+        """Which parameters an adaptation moves, for a reader; None: all of them."""
+        inner, theta = self.algorithm.inner, self.model.theta
+        if inner.scope == "all":
+            return None
+        moves = inner.moves(theta)
+        moving = {name: leaf for name, leaf in theta.items() if name in moves}
+        return {
+            "names": list(moving),
+            "parameters": size(moving),
+            "of": size(theta),
+            "note": self.head.note if self.head else "",
+        }
 
     def measured_after(self, state: PlatformState) -> tuple[int, ...]:
         """Numbers of adaptation steps that targets are measured after."""
@@ -124,12 +177,18 @@ class Job:
             "features": list(self.federation.features),
             "run": run_id,
         }
+        if self.federation.encoding is not None:
+            about["encoding"] = self.federation.encoding.facts()
+        loss = self.loss
+        if isinstance(loss, Balanced):
+            about["class_weights"] = list(loss.weights)
+            loss = loss.on(torch.device("cpu"), execution.torch_dtype)
         return MetaModel(
             self.model.to(torch.device("cpu"), execution.torch_dtype),
             {name: leaf.cpu() for name, leaf in self.algorithm.model(state).items()},
             self.scaling,
             self.federation.task,
-            self.loss,
+            loss,
             self.algorithm.adaptation(state),
             self.federation.inputs.shape[1:],
             about,
@@ -143,6 +202,7 @@ def prepare(
     scaling: Scaling | None = None,
     repeats: int = 1,
     layout: Layout | None = None,
+    traced: bool = True,
 ) -> Job:
     """Check that everything fits together and resolve what was left open.
 
@@ -152,28 +212,50 @@ def prepare(
         scaling: of the inputs; None: as the spec says.
         repeats: how many jobs like this one are to be trained together, for the memory budget.
         layout: of another job like this one, to be trained together with it.
+        traced: whether the head is what produces the output; runs of older versions go on with the
+            module that is declared last.
     """
     _check_data(federation)
+    check_metric(spec.training.metric, federation.task.kind)
+    spec = tied(with_defaults(spec, federation))
     spec.augmentation.check(federation.inputs.shape[1:], federation.name)
-    spec = tied(_with_inner(spec, federation))
     _check_inner(spec.algorithm)
-    scaling = scaling or scaling_of(spec, federation)
     task, execution = federation.task, spec.execution
-    loss = named_loss(spec.loss, task) if isinstance(spec.loss, str) else spec.loss
-    network = _network(spec, federation)
+    network = network_of(spec, federation)
+    scaling = scaling or scaling_of(spec, federation)
     few = pack(federation, federation.sources[:1], scaling, execution.torch_dtype)
     inputs = torch.cat([few.support.inputs[0], few.query.inputs[0]])[:4].to(execution.torch_device)
     labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
-    check_on_samples(network, inputs, task.outputs)
+    more = task.kind == "classification"
+    network, outputs = check_on_samples(network, inputs, task.outputs, more)
+    if outputs != task.outputs:
+        federation = replace(federation, task=task.with_outputs(outputs))
+    loss = _loss(spec, federation)
     check_loss(loss, network, inputs, labels)
-    if layout is None:
-        with machine(execution):
-            parts = network, loss, federation, scaling, spec.algorithm
-            layout = lay_out(execution, *parts, repeats, spec.augmentation)
+    head = None
+    if traced and _adapts_head(spec.algorithm):
+        # Blank samples, for all machines of a fleet to find the same.
+        head = head_of(network, torch.zeros_like(inputs))
+    spec = with_inner_step(spec, network, head, federation, scaling.tokens)
+    algorithm = _with_head(spec.algorithm, head)
+    if algorithm.inner.method == "prototypes":
+        linear = linear_head(network.theta, algorithm.inner.moves(network.theta))
+        check_linear(network, network.theta, linear, inputs)
+    with machine(execution):
+        frozen = "every-pass" if spec.augmentation.active else execution.frozen
+        cut = None if frozen == "every-pass" else cut_off(network, inputs)
+        features = None if cut is None else features_of_nodes(cut, federation, scaling, execution)
+        execution = replace(execution, frozen="every-pass" if features is None else "once")
+        if layout is None:
+            seen = features or Features(network, federation, scaling)
+            samples = seen.federation, seen.scaling
+            layout = lay_out(
+                execution, seen.network, loss, *samples, algorithm, repeats, spec.augmentation
+            )
     if spec.uplink != Uplink():
         _check_uplink(spec, layout, len(federation.sources))
         spec = replace(spec, uplink=spec.uplink.resolved(_exposure(spec)))
-    job = Job(spec, federation, network, loss, scaling, layout, {})
+    job = Job(spec, federation, network, loss, scaling, layout, {}, head, features)
     return replace(job, settings=_stored(spec, job))
 
 
@@ -187,12 +269,30 @@ def _check_data(federation: Federation) -> None:
         )
 
 
-def _with_inner(spec: RunSpec, federation: Federation) -> RunSpec:
-    """The spec with the inner adaptation for regression, where nobody has asked for another."""
-    if spec.algorithm.inner is not RECOMMENDED or federation.task.kind != "regression":
-        return spec
-    algorithm: Any = spec.algorithm
-    return replace(spec, algorithm=replace(algorithm, inner=RECOMMENDED_FOR_VALUES))
+def _adapts_head(algorithm: Algorithm) -> bool:
+    """Whether it does, and can be told which parameters that are."""
+    if not is_dataclass(algorithm) or "inner" not in {each.name for each in fields(algorithm)}:
+        return False
+    return algorithm.inner.scope == "head"
+
+
+def _with_head(algorithm: Algorithm, head: Head | None) -> Algorithm:
+    """The algorithm with the names of what it adapts; it stays as it is where there is no head."""
+    if head is None:
+        return algorithm
+    chosen: Any = algorithm
+    named: Algorithm = replace(chosen, inner=replace(algorithm.inner, head=head.names))
+    return named
+
+
+def _loss(spec: RunSpec, federation: Federation) -> Loss:
+    """The loss of the spec; a balanced one with what the source nodes have of every class."""
+    if not isinstance(spec.loss, str):
+        return spec.loss
+    loss = named_loss(spec.loss, federation.task, federation.class_counts)
+    if isinstance(loss, Balanced):
+        return loss.on(spec.execution.torch_device, spec.execution.torch_dtype)
+    return loss
 
 
 def _check_inner(algorithm: Algorithm) -> None:
@@ -202,46 +302,6 @@ def _check_inner(algorithm: Algorithm) -> None:
             "sizes",
             "leave it out, or make the algorithm a StepLearner",
         )
-
-
-def kept_scaling(spec: RunSpec, shape: tuple[int, ...]) -> Scaling | None:
-    """That of the model which the run is tied to or starts from, if it has one for such samples."""
-    for path in (spec.prior.model if spec.prior.ties else None, spec.start):
-        kept = load_scaling(path) if isinstance(path, str) else None
-        if kept is not None and _broadcasts(kept.mean.shape, shape):
-            return kept
-    return None
-
-
-def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
-    """Of the inputs: the one that is kept, or a new one."""
-    kept = kept_scaling(spec, federation.inputs.shape[1:])
-    if kept is not None:
-        return kept
-    data = spec.data
-    if data is None:
-        return fit_scaling(federation)
-    return fit_scaling(federation, data.scaling, data.scaling_from, data.scaling_floor)
-
-
-def _broadcasts(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a scaling of one shape can be applied to samples of another."""
-    pairs = zip(reversed(small), reversed(shape), strict=False)
-    return len(small) <= len(shape) and all(a in (1, b) for a, b in pairs)
-
-
-def _network(spec: RunSpec, federation: Federation) -> FunctionalModel:
-    """The network as a function of its parameters, where training starts."""
-    model, shape, outputs = spec.model, federation.inputs.shape[1:], federation.task.outputs
-    if isinstance(model, ModelSettings):
-        model = build(model, shape, outputs, spec.training.seed)
-    network = functionalise(model).to(spec.execution.torch_device, spec.execution.torch_dtype)
-    start = load_theta(spec.start) if isinstance(spec.start, str) else spec.start
-    if start is None:
-        return network
-    check_same_tensors(network.theta, start, "the initial model")
-    like = network.theta
-    return replace(network, theta={name: start[name].to(leaf) for name, leaf in like.items()})
 
 
 def _exposure(spec: RunSpec) -> Exposure:
@@ -257,10 +317,13 @@ def _stored(spec: RunSpec, job: Job) -> dict[str, Any]:
     stored["execution"] = serialize(job.layout.execution)
     stored["loss"] = spec.loss if isinstance(spec.loss, str) else serialize(spec.loss)
     if spec.data is None:
-        stored["data"] = {"name": job.federation.name}
+        labels = "none" if job.scaling.labels is None else "standard"
+        stored["data"] = {"name": job.federation.name, "label_scaling": labels}
     if not isinstance(spec.model, ModelSettings):
         kind = type(spec.model)
         stored["model"] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
+    if not job.federation.task.local_labels:  # there is nothing to rename
+        del stored["augmentation"]["rename_labels"]
     if spec.algorithm.prior is not None:
         stored["prior"] = described(spec.algorithm.prior, job.model.theta)
     if spec.uplink == Uplink():
@@ -274,9 +337,10 @@ def _check_uplink(spec: RunSpec, layout: Layout, nodes: int) -> None:
     """Refuse what cannot be had together."""
     privacy = spec.uplink.privacy
     if privacy.on and spec.algorithm.needs_losses:
+        length = "penalty" if hasattr(spec.algorithm, "penalty") else "server.step_size"
         raise SettingError(
-            "penalty is 'auto', which looks at the losses of the nodes, but dp hides them",
-            "give a penalty as a number",
+            f"{length} is 'auto', which looks at the losses of the nodes, but dp hides them",
+            f"give a {length} as a number",
         )
     if privacy.on and privacy.delta * nodes >= 1:
         raise SettingError(
@@ -284,8 +348,14 @@ def _check_uplink(spec: RunSpec, layout: Layout, nodes: int) -> None:
             "one of them away entirely would keep that promise",
             f"give a δ far below {1 / nodes:.2g}",
         )
-    if spec.uplink.guard.outliers != "keep" and layout.execution.path == "loop" and nodes > 1:
+    if spec.uplink.judges and layout.execution.path == "loop" and nodes > 1:
         raise SettingError(
             "nodes that are computed one by one cannot be judged against each other",
-            "use --path batched, or leave the guard out",
+            "use --path batched, or leave guard and robust sum out",
+        )
+    if spec.uplink.robust.number_by_number and getattr(spec.algorithm, "rule", "") == "stale":
+        raise SettingError(
+            f"robust.method is {spec.uplink.robust.method!r} and the rule is 'stale', which keeps "
+            "the sum of what everybody sent last: parts of it would never be taken back",
+            "use krum, or the rule 'participants'",
         )

@@ -14,12 +14,15 @@ from typing import Any, Protocol
 import torch
 
 from fedmeta.algorithms.algorithm import Fleet, NodeState, PlatformState
-from fedmeta.core.run_folder import Record, RunFolder
+from fedmeta.core.errors import SettingError
+from fedmeta.core.run_folder import HistoryDigest, Record, RunFolder
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.ranks import Ranks
 from fedmeta.engine.round import RoundResult
-from fedmeta.evaluation.evaluate import Evaluation, TargetStore, evaluate
+from fedmeta.evaluation.evaluate import evaluate
+from fedmeta.evaluation.result import Evaluation
+from fedmeta.evaluation.targets import TargetStore
 from fedmeta.training import checkpoints
 from fedmeta.training.callbacks import Callbacks
 from fedmeta.training.checkpoints import Checkpoint
@@ -100,9 +103,15 @@ class RoundLoop:
         self._runs = [_Progress(*each) for each in pairs]
         self._training = self.jobs[0].training
         self._notes: dict[int, list[str]] = {}
+        self._digest = HistoryDigest()
         self._clock = time.perf_counter()
         self._several = len(self.jobs) > 1
         self._store: TargetStore | None = None
+        if self._training.watches_sources and not isinstance(self.engine, LocalEngine):
+            raise SettingError(
+                "a metric of the source nodes is to stop the run, but their samples are on edges",
+                "leave metric or patience out",
+            )
         if all(job.federation.targets for job in self.jobs):
             rounds = range(1, self._training.rounds + 1)
             again = self._several and sum(map(self._evaluates, rounds)) > 1
@@ -165,6 +174,7 @@ class RoundLoop:
         (run,) = self._runs
         done, state = restored(run.job, run.folder, state, nodes, self.ranks)
         if run.folder is not None:
+            checkpoints.check_history(run.folder.checkpoints, done, run.folder.until(done))
             run.history = History(run.folder.rewind(done))
             if done < self._training.rounds:
                 run.folder.reopen(run.identity)
@@ -177,7 +187,8 @@ class RoundLoop:
             run.diverged = run.diverged or not self._metrics(result, place).finite
         if all(run.diverged for run in self._runs):
             return
-        found = self._evaluated(result.state) if self._evaluates(number) else None
+        last = number == self._training.rounds or number in self.stops
+        found = self._evaluated(result.state, last) if self._evaluates(number) else None
         now = time.perf_counter()
         seconds, self._clock = (now - self._clock) / len(self._runs), now
         first, failure = True, None
@@ -189,6 +200,9 @@ class RoundLoop:
                 run.evaluations[number] = found[place]
             if self._training.evaluates(number):
                 record |= _means(run.evaluations[number])
+                if self._training.watches_sources:
+                    reached = run.job.source_metric(self._state_of(result.state, place))
+                    record["sources"] = {self._training.metric: reached}
             if self._notes[number] and not self._several:
                 record["note"] = "; ".join(self._notes[number])
             record["seconds"] = seconds
@@ -216,8 +230,13 @@ class RoundLoop:
         theta, memory = map_leaves(lambda leaf: leaf[place], (state.theta, dict(state.memory)))
         return PlatformState(theta, memory)
 
-    def _evaluated(self, state: PlatformState) -> Sequence[Evaluation | None]:
-        """The targets of every run, all at once; one by one where some have none."""
+    def _evaluated(self, state: PlatformState, last: bool) -> Sequence[Evaluation | None]:
+        """The targets of every run, all at once; one by one where some have none.
+
+        Args:
+            state: of all runs.
+            last: whether it may be the final evaluation, which has all metrics.
+        """
         states = [self._state_of(state, place) for place in range(len(self.jobs))]
         pairs = list(zip(self.jobs, states, strict=True))
         if self._store is None:
@@ -226,14 +245,17 @@ class RoundLoop:
         if self._several and isinstance(self.engine, LocalEngine):  # memory may have run out since
             layout = replace(layout, execution=replace(layout.execution, chunk=self.engine.chunk))
         models = [job.for_targets(mine) for job, mine in pairs]
-        return evaluate(layout, models, self.jobs[0].measured_after(states[0]), self._store)
+        steps, decides = self.jobs[0].measured_after(states[0]), self._training.decide
+        scored, own = (models[0][1].steps, self.jobs[0].metrics) if last else (None, ())
+        return evaluate(layout, models, steps, self._store, decides=decides, scored=scored, own=own)
 
     def _save(self, number: int, result: RoundResult) -> None:
         everyone = self.ranks.gathered(result.nodes, self.engine.fleet.nodes)
         folder = self._runs[0].folder
         if folder is not None and everyone is not None:
             point = Checkpoint(number, result.state, everyone)
-            checkpoints.save(folder.checkpoints, point, self._training.keep_checkpoints)
+            known = self._digest.of(self._runs[0].history)
+            checkpoints.save(folder.checkpoints, point, self._training.keep_checkpoints, known)
 
     def _outcomes(self, stop: int, state: PlatformState) -> list[Outcome]:
         """What the runs would have ended with after fewer rounds."""
@@ -243,7 +265,7 @@ class RoundLoop:
             history = History()
             for record in run.history[:stop]:
                 number, own = record["round"], dict(record)
-                for name in ("target", "precise"):
+                for name in ("target", "precise", "decided"):
                     own.pop(name, None)
                 if job.training.evaluates(number):
                     own |= _means(run.evaluations[number])
@@ -282,7 +304,8 @@ class RoundLoop:
             error = diverged(len(history) + 1, run.job.algorithm, run.folder)
             return error, end(*about, None, "diverged")
         last = run.evaluations.get(stop) if status == "finished" else None
-        return conclude(*about, last, status)
+        here = isinstance(self.engine, LocalEngine)  # and not on the edges of a fleet
+        return conclude(*about, last, status, calibrates=here)
 
 
 def _joined(thetas: Sequence[Tree]) -> Tree:

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import describe
 from fedmeta.data.loading import load
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
 from fedmeta.engine.resolution import convolves
 from fedmeta.engine.stacked_priors import what_differs
+from fedmeta.models.losses import Balanced, named_loss
+from fedmeta.models.networks import ModelSettings
 from fedmeta.training.callbacks import Callbacks
 from fedmeta.training.ending import identify
 from fedmeta.training.job import Job, prepare
 from fedmeta.training.loop import RoundLoop
-from fedmeta.training.run import Outcome
+from fedmeta.training.run import Outcome, Run
 from fedmeta.training.train import AnyCallback, RunRequest, train_run
 
 
 def train_many(
-    specs: Sequence[RunSpec | RunRequest], callbacks: Sequence[AnyCallback] = ()
+    specs: Sequence[RunSpec | RunRequest],
+    callbacks: Sequence[AnyCallback] = (),
+    *,
+    resume: bool = False,
 ) -> list[Outcome]:
     """Train every run: all at once where possible, else one after the other.
 
     Args:
         specs: what to train; where only the description is given, its data are loaded.
         callbacks: told of every round; of the first run's where they are trained at once.
+        resume: go on in their folders: what has ended is read again, what was interrupted is
+            continued, or trained anew where all are trained at once.
 
     Returns:
         For every spec its run, or the error that it diverged with; the others are not disturbed.
@@ -51,9 +61,14 @@ def train_many(
         else each
         for each in specs
     ]
+    if resume and all(_has_ended(each) for each in requests):
+        return [reread(each) for each in requests]
     if (jobs := jobs_together(requests)) is not None:
+        if resume:
+            for each in requests:
+                _discard(each)
         return train_jobs(requests, jobs, callbacks)[jobs[0].training.rounds]
-    return [_outcome(each, callbacks) for each in requests]
+    return [_outcome(each, callbacks, resume=resume) for each in requests]
 
 
 def train_to_stops(
@@ -79,11 +94,45 @@ def train_to_stops(
     return train_jobs(longest, jobs, callbacks, [own, *stops])
 
 
-def _outcome(request: RunRequest, callbacks: Sequence[AnyCallback]) -> Outcome:
+def _outcome(
+    request: RunRequest, callbacks: Sequence[AnyCallback], *, resume: bool = False
+) -> Outcome:
+    if resume and _has_ended(request):
+        return reread(request)
+    begun = resume and request.folder is not None and (request.folder / "settings.json").exists()
+    if resume and not begun:
+        _discard(request)
     try:
-        return train_run(request, callbacks)
+        return train_run(request, callbacks, resume=begun)
     except DivergedError as error:
         return error
+
+
+def reread(request: RunRequest) -> Outcome:
+    """What a run ended with, from its folder."""
+    assert request.folder is not None
+    summary = RunFolder.open(request.folder).summary()
+    if summary.get("status") == "diverged":
+        return DivergedError(f"run {request.folder} diverged", "see its report")
+    # What is built in the file says itself; code has been named in the spec.
+    loss: Any = request.spec.loss
+    if isinstance(loss, str):
+        loss = named_loss(loss, request.federation.task) if is_code_name(loss) else None
+    network: Any = request.spec.model
+    if isinstance(network, ModelSettings) and not is_code_name(network.name):
+        network = None
+    return Run.load(request.folder, network, loss)
+
+
+def _has_ended(request: RunRequest) -> bool:
+    return request.folder is not None and RunFolder(request.folder).has_ended()
+
+
+def _discard(request: RunRequest) -> None:
+    """Remove what an interrupted run has left, unless a process still trains there."""
+    if request.folder is not None and request.folder.exists():
+        with RunFolder(request.folder).locked():
+            shutil.rmtree(request.folder)
 
 
 def train_jobs(
@@ -176,19 +225,26 @@ def why_apart(jobs: Sequence[Job]) -> str | None:
         mine, theirs = job.spec.training, first.training
         if mine.rounds != theirs.rounds:
             return "they run for different numbers of rounds"
-        if (mine.evaluate_every, mine.evaluation_steps) != (
+        if (mine.evaluate_every, mine.evaluation_steps, mine.decide) != (
             theirs.evaluate_every,
             theirs.evaluation_steps,
+            theirs.decide,
         ):
-            return "their targets are evaluated at different times"
+            return "their targets are evaluated at different times or in different ways"
         if mine.patience is not None:
             return "each may stop early"
         for name in ("loss", "augmentation", "participation", "execution"):
             if getattr(job.spec, name) != getattr(first, name):
                 return f"they differ in {name}"
+        if job.federation.task.local_labels != jobs[0].federation.task.local_labels:
+            return "only some have labels that are local to a node"
         shapes = [{n: leaf.shape for n, leaf in j.model.theta.items()} for j in (job, jobs[0])]
         if repr(job.spec.model) != repr(first.model) or shapes[0] != shapes[1]:
             return "they have different networks"
+        if isinstance(job.loss, Balanced) and job.loss != jobs[0].loss:
+            return "their classes have different weights"
+        if job.head != jobs[0].head:
+            return "they adapt different parameters"
         if job.uplink != first.uplink:
             return "their contributions are changed in different ways on their way"
         if len(job.federation.sources) != len(jobs[0].federation.sources):

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedmeta.algorithms.algorithm import NodeState, PlatformState
+from fedmeta.config.server_settings import as_stored_now
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.run_folder import RunFolder, difference
+from fedmeta.core.serialization import deserialize
 from fedmeta.core.storage import tensor_bytes
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import Scaling
+from fedmeta.data.settings import DataSettings
 from fedmeta.engine.ranks import Ranks
 from fedmeta.models.functional import FunctionalModel
 from fedmeta.training import checkpoints
 from fedmeta.training.checkpoints import Checkpoint
 from fedmeta.training.job import Job
+from fedmeta.training.start import scaling_of
 
 
 def stored_run(folder: RunFolder) -> dict[str, Any]:
@@ -29,9 +35,28 @@ def stored_run(folder: RunFolder) -> dict[str, Any]:
     settings = stored.get("settings")
     parts = settings if isinstance(settings, Mapping) else {}
     whole = {"id", "created", "federation", "start"} <= {*stored}
-    if not whole or not all(isinstance(parts.get(k), Mapping) for k in ("execution", "training")):
+    tables = ("data", "execution", "training")
+    if not whole or not all(isinstance(parts.get(k), Mapping) for k in tables):
         raise RunFolderError(f"{folder.path}/settings.json is damaged", "restore the file")
     return stored
+
+
+def labels_as_begun(
+    spec: RunSpec, federation: Federation, scaling: Scaling | None, stored: Mapping[str, Any]
+) -> tuple[RunSpec, Scaling | None]:
+    """Spec and scaling of a run that goes on: labels that were not scaled are not scaled now.
+
+    Those of older runs were not, and who goes on with one from Python may not know.
+
+    Args:
+        spec, federation, scaling: what is asked for.
+        stored: as of `stored_run`.
+    """
+    if stored["settings"]["data"].get("label_scaling") != "none":
+        return spec, scaling
+    if spec.data is not None:
+        return replace(spec, data=replace(spec.data, label_scaling="none")), scaling
+    return spec, scaling or replace(scaling_of(spec, federation), labels=None)
 
 
 def check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -44,9 +69,14 @@ def check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping[
 
     def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
         training = {k: v for k, v in settings["training"].items() if k != "rounds"}
-        return {**settings, "training": training}
+        data = dict(settings.get("data", {}))
+        if "classes_per_node" in data:  # older versions had a number where today may be none
+            filled = deserialize(DataSettings, data, "data").classes_of_a_node
+            data["classes_per_node"] = filled
+        return {**settings, "training": training, "data": data}
 
-    found = difference(comparable(stored["settings"]), comparable(given["settings"]))
+    begun = as_stored_now(stored["settings"])
+    found = difference(comparable(begun), comparable(given["settings"]))
     if found is not None:
         raise RunFolderError(
             f"run {folder.path} was started with other settings: {found}",
@@ -54,13 +84,13 @@ def check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping[
         )
     if stored["start"] != given["start"]:
         raise RunFolderError(
-            f"run {folder.path} was started from other weights or with another input scaling",
+            f"run {folder.path} was started from other weights or with another scaling",
             "resume with the model it was started with",
         )
 
 
 def start_digest(model: FunctionalModel, scaling: Scaling) -> str:
-    """A fingerprint of where training starts: initial parameters, constants, input scaling."""
+    """A fingerprint of where training starts: initial parameters, constants, scaling."""
     digest = hashlib.sha256()
     for leaves in (model.theta, model.constants, scaling.tensors()):
         digest.update(tensor_bytes(leaves))

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmeta.core.errors import DivergedError, FedmetaError, SettingError
+from fedmeta.core.errors import DivergedError, SettingError
+from fedmeta.core.notebook import as_frame, facts_table
 from fedmeta.core.run_folder import Record, RunFolder
-from fedmeta.evaluation.evaluate import Evaluation
+from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.losses import Loss
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
+from fedmeta.training.run_plot import plot_history
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,13 +40,7 @@ class History(list[Record]):
 
     def to_frame(self) -> Any:
         """The same as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError:
-            raise FedmetaError(
-                "pandas is not installed", "pip install pandas, or use to_table()"
-            ) from None
-        return pandas.DataFrame(self.to_table())
+        return as_frame(self.to_table())
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,15 +112,55 @@ class Run:
             )
         return self.metric(steps)
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draw how the targets fared while it trained, or the loss where there are none.
+
+        Args:
+            axes: of matplotlib, to draw into; None makes new ones.
+
+        Returns:
+            The axes.
+        """
+        return plot_history(self.history, str(self.summary["metric"]), axes)
+
     def __repr__(self) -> str:
         """A line: what was trained, how it ended, what the targets reach."""
-        about, measured = self.summary, self.summary["target_metric"]
-        steps = str(about["adaptation_steps"])
-        reached = measured.get(steps, {}).get("mean")
-        result = "" if reached is None else f", {about['metric']} {reached:.4g} after {steps} steps"
-        return (
-            f"Run({about['algorithm']}, {about['status']} after {about['rounds']} rounds{result})"
-        )
+        about = self.summary
+        result = f", {about['metric']} {self._result}" if self._result else ""
+        ended = f"{about['status']} after {_counted(about['rounds'], 'round')}"
+        return f"Run({about['algorithm']}, {ended}{result})"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with the targets by number of steps."""
+        about = self.summary
+        facts = {
+            "data": str(about["settings"]["data"]["name"]),
+            "ended": f"{about['status']} after {_counted(about['rounds'], 'round')}, "
+            f"{about['seconds']:.3g} s, seed {about['seed']}",
+            **{
+                f"{about['metric']} after {_counted(int(steps), 'step')}": _statistics(row)
+                for steps, row in about["target_metric"].items()
+            },
+            "model": repr(self.meta_model),
+            **({} if self.folder is None else {"folder": str(self.folder)}),
+        }
+        return facts_table(f"Run of {about['algorithm']}", facts)
+
+    @property
+    def _result(self) -> str:
+        steps = self.summary["adaptation_steps"]
+        mean = self.summary["target_metric"].get(str(steps), {}).get("mean")
+        return "" if mean is None else f"{mean:.4g} after {_counted(steps, 'step')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _statistics(row: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in row.items() if value is not None
+    )
 
 
 Outcome = Run | DivergedError

@@ -14,7 +14,7 @@ from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
 from fedmeta.data.scaling import Scaling
 from fedmeta.engine.machine import machine
-from fedmeta.evaluation.evaluate import Evaluation
+from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import prepare
@@ -52,7 +52,7 @@ class Simulation:
         model: any `nn.Module`, or settings of a built-in network.
         algorithm: what nodes and platform do.
         seed: of everything that is drawn.
-        scaling: of the inputs; None: per feature, from the source nodes.
+        scaling: of inputs and labels; None: per feature and per output, from the source nodes.
         parts: further fields of a `RunSpec`: execution, participation, uplink, loss, …
 
     Example:

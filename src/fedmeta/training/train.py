@@ -21,22 +21,26 @@ from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation, describe
+from fedmeta.data.in_memory import federate
 from fedmeta.data.loading import load
 from fedmeta.data.scaling import Scaling
 from fedmeta.data.settings import DataSettings
 from fedmeta.engine.machine import machine
 from fedmeta.engine.ranks import current
+from fedmeta.evaluation.metrics import OwnMetric
 from fedmeta.models.losses import Loss
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import PriorSettings
 from fedmeta.training.callbacks import Callback, Callbacks, RoundFunction
 from fedmeta.training.ending import identify
-from fedmeta.training.job import Job, prepare, scaling_of
+from fedmeta.training.job import Job, prepare
 from fedmeta.training.loop import Engine, RoundLoop
 from fedmeta.training.prior_strength import balanced
-from fedmeta.training.resume import check_same_run, stored_run
+from fedmeta.training.progress import asked
+from fedmeta.training.resume import check_same_run, labels_as_begun, stored_run
 from fedmeta.training.run import Run
 from fedmeta.training.run_importance import store_importance
+from fedmeta.training.start import scaling_of
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
 
@@ -50,9 +54,10 @@ class RunRequest:
     Args:
         spec: what it is.
         federation: the nodes and their samples.
-        scaling: of the inputs; None: as the spec says.
+        scaling: of inputs and labels; None: as the spec says.
         folder: where the run is kept; None keeps it in memory.
         origin: the settings table it was built from, kept with the run.
+        metrics: of one's own, for the final evaluation.
     """
 
     spec: RunSpec
@@ -60,6 +65,7 @@ class RunRequest:
     scaling: Scaling | None = None
     folder: Path | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[OwnMetric] = ()
 
     def lasting(self, rounds: int) -> RunRequest:
         """The same for another number of rounds, kept in memory."""
@@ -67,7 +73,7 @@ class RunRequest:
 
 
 def train(
-    federation: Federation | DataSettings,
+    federation: Federation | DataSettings | Mapping[str, Any],
     model: nn.Module | ModelSettings = ModelSettings(),
     algorithm: Algorithm = ADMMFedMeta(),
     training: TrainingSettings = TrainingSettings(),
@@ -86,16 +92,20 @@ def train(
     folder: Path | str | None = None,
     resume: bool = False,
     callbacks: Sequence[AnyCallback] = (),
+    metrics: Sequence[OwnMetric] = (),
+    progress: bool | None = None,
 ) -> Run:
     """Train a meta-model on the source nodes and evaluate it on the targets.
 
     Args:
-        federation: the nodes and their samples, or settings of data to load.
+        federation: the nodes and their samples, settings of data to load, or clients: names with
+            (inputs, labels) or a `torch.utils.data.Dataset` each, see `federate`.
         model: any `nn.Module` without batch-coupled layers, or settings of a built-in network.
         algorithm: `ADMMFedMeta`, `FedAvg`, … or your own.
         training: rounds, seed, how often to evaluate and to save.
         rounds, seed: the same two without writing out `TrainingSettings`.
-        loss: "auto", "cross-entropy", "squared-error", or a callable (outputs, labels) → losses.
+        loss: "auto", "cross-entropy", "balanced-cross-entropy", "squared-error", or a callable
+            (outputs, labels) → losses.
         execution: device, dtype, path, memory budget, threads.
         participation: who is counted in a round.
         uplink: what happens to contributions on their way: guard, privacy, compression.
@@ -103,10 +113,14 @@ def train(
         prior: the earlier model that the algorithm's prior is read from.
         start: parameters to start from instead of the model's own: a tree, a run or a file.
         importance: "fisher" or "path", to be stored in the folder for later tasks.
-        scaling: of the inputs; None: per feature, from the source nodes.
+        scaling: of inputs and labels; None: per feature and per output, from the source nodes.
         folder: where the run is kept; None keeps it in memory only.
         resume: continue the run in `folder` from its newest checkpoint.
         callbacks: told of every round; plain functions will do, see `Callback`.
+        metrics: further ones of your own, for `summary["metrics"]`: functions (labels, outputs) →
+            number of one target, named as they are. Of classes, outputs are probabilities.
+        progress: whether to show a bar; None: where a person watches, in a terminal or notebook,
+            unless $FEDMETA_PROGRESS is "off".
 
     Raises:
         DivergedError: when a loss or parameter stops being finite; the last checkpoint stays.
@@ -141,8 +155,12 @@ def train(
     spec = spec.replaced(**{name: value for name, value in given.items() if value is not None})
     if isinstance(federation, DataSettings):
         federation = load(federation, spec.training.seed)
+    elif not isinstance(federation, Federation):
+        federation = federate(federation, seed=spec.training.seed)
     place = None if folder is None else Path(folder)
-    return train_run(RunRequest(spec, federation, scaling, place), callbacks, resume=resume)
+    request = RunRequest(spec, federation, scaling, place, metrics=metrics)
+    told = [*callbacks, *asked(algorithm.name, progress)]
+    return train_run(request, told, resume=resume)
 
 
 def train_spec(
@@ -152,13 +170,14 @@ def train_spec(
     folder: Path | str | None = None,
     resume: bool = False,
     callbacks: Sequence[AnyCallback] = (),
+    progress: bool | None = None,
 ) -> Run:
     """Train what a description of a run says.
 
     Args:
         spec: the description.
         federation: the nodes and their samples; None: loaded as the spec says.
-        folder, resume, callbacks: see `train`.
+        folder, resume, callbacks, progress: see `train`.
 
     Example:
         >>> table = {"data": {"name": "sinusoid", "nodes": 10}, "training": {"rounds": 2}}
@@ -167,7 +186,8 @@ def train_spec(
     """
     nodes = load(spec.data_settings, spec.training.seed) if federation is None else federation
     place = None if folder is None else Path(folder)
-    return train_run(RunRequest(spec, nodes, None, place), callbacks, resume=resume)
+    told = [*callbacks, *asked(spec.algorithm.name, progress)]
+    return train_run(RunRequest(spec, nodes, None, place), told, resume=resume)
 
 
 def train_run(
@@ -191,18 +211,24 @@ def train_run(
     if resume and request.folder is None:
         raise RunFolderError("there is nothing to resume", "give the folder of a run")
     ranks, keeps = current(), request.folder is not None
-    spec = with_strength(request.spec, request.federation, callbacks, request.scaling)
+    opened = RunFolder.open(request.folder) if resume and request.folder is not None else None
+    stored = stored_run(opened) if opened else None
+    spec, scaling = request.spec, request.scaling
+    if stored is not None:
+        spec, scaling = labels_as_begun(spec, request.federation, scaling, stored)
+    spec = with_strength(spec, request.federation, callbacks, scaling)
     if ranks.size > 1 and spec.execution.path == "measure":
         raise SettingError(
             "path is 'measure', but processes that share the nodes must agree on one",
             'use path "auto", "batched" or "loop"',
         )
-    opened = RunFolder.open(request.folder) if resume and request.folder is not None else None
-    stored = stored_run(opened) if opened else None
     if stored is not None:  # sums must be laid out as before, or the last bits would differ
         known = deserialize(Execution, stored["settings"]["execution"], "execution")
         spec = replace(spec, execution=known)
-    job = prepare(spec, request.federation, scaling=request.scaling)
+    # Older versions did not trace the head; edges of a fleet always do.
+    traced = stored is None or "head" in stored or engine is not None
+    job = prepare(spec, request.federation, scaling=scaling, traced=traced)
+    job = replace(job, metrics=request.metrics)
     identity = identify(job, request.origin, stored)
     if stored is not None and opened is not None:
         check_same_run(opened, stored, identity)

@@ -73,10 +73,11 @@ def adapt_stepwise(
     labels = names[support.labels] if classes else support.labels
     along = curve_inputs(model, np.concatenate([support.inputs, shown]))
     current, found = model, [_step(0, model, tested, shown, along)]
-    # Mini-batches are drawn by the number of the step, so there a stretch starts from the front.
-    whole_batches = model.adaptation.batch_size is None
+    # Mini-batches are drawn by the number of the step, and a pull is to where the first step
+    # started, so there a stretch starts from the front.
+    alike = model.adaptation.batch_size is None and model.adaptation.pull == 0
     for number in range(1, steps + 1):
-        start, taken = (current, 1) if whole_batches else (model, number)
+        start, taken = (current, 1) if alike else (model, number)
         current = start.adapt(support.inputs, labels, steps=taken)
         found.append(_step(number, current, tested, shown, along))
     return found, current

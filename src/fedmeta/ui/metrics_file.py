@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmeta.core.errors import RunFolderError
+from fedmeta.core.plain_values import parse_json
 from fedmeta.core.run_folder import Record
 
 _TAIL = 1 << 16  # bytes that surely hold the last round
@@ -67,7 +67,7 @@ def _read_from(file: Path, start: int) -> bytes:
 
 def _record(file: Path, line: bytes) -> Record:
     try:
-        record: Any = json.loads(line)
+        record: Any = parse_json(line)
         int(record["round"])
     except (ValueError, TypeError, KeyError) as error:
         raise RunFolderError(

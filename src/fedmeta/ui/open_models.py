@@ -16,6 +16,7 @@ from fedmeta.evaluation.evaluate import metric_name
 from fedmeta.fleet.message import model_bytes
 from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
+from fedmeta.report import format as fmt
 from fedmeta.ui import uploads
 from fedmeta.ui.adaptation import Labelled, adapt_stepwise, curve_inputs
 from fedmeta.ui.cache import Cache
@@ -159,6 +160,7 @@ def _about(model: MetaModel) -> dict[str, Any]:
         "kind": model.task.kind,
         "classes": list(model.task.class_names),
         "metric": metric_name(model.task),
+        "unit": fmt.unit(metric_name(model.task), model.about.get("label")),
         "trained_steps": model.adaptation.steps,
         "shape": list(model.input_shape),
     }

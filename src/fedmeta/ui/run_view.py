@@ -29,6 +29,7 @@ def run_content(run: RunFacts) -> dict[str, Any]:
         "headline": run_headline(run),
         "remarks": run_remarks(run),
         "unfinished": run.status == UNFINISHED,
+        "unit": fmt.unit(run.metric, run.settings.get("data", {}).get("label")),
         "tiles": _tiles(run),
         "targets": worst_first[:MOST_NODES],
         "targets_left_out": max(0, len(targets) - MOST_NODES),

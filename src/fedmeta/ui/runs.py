@@ -18,10 +18,11 @@ from fedmeta.core.storage import read_json
 from fedmeta.report import format as fmt
 from fedmeta.report.reading import UNFINISHED
 from fedmeta.report.sequence_page import read_sequence_facts
+from fedmeta.ui.keeping import NO_NOTES, Notes, read_notes
 from fedmeta.ui.metrics_file import latest
 
 Kind = Literal["run", "comparison", "sequence"]
-DAMAGED = "damaged"
+DAMAGED, RUNNING = "damaged", "running"
 
 _DEPTH = 3  # folders of folders of runs; deeper is not looked
 _FILES: dict[str, Kind] = {
@@ -43,7 +44,7 @@ class Row:
     Args:
         name: path below the folder of runs, with slashes.
         kind: what it is.
-        status: of summary.json, "unfinished" or "damaged".
+        status: of summary.json, "running", "unfinished" or "damaged".
         title: algorithm or algorithms.
         data: what they were trained on.
         metric: "accuracy" or "mse", once known.
@@ -53,6 +54,8 @@ class Row:
         planned: asked for.
         created: when, in ISO 8601.
         problem: what is damaged, in words.
+        unit: of the metric, for people.
+        notes: the title and tags that somebody gave it.
     """
 
     name: str
@@ -67,6 +70,8 @@ class Row:
     planned: int = 0
     created: str = ""
     problem: str = ""
+    unit: str = ""
+    notes: Notes = NO_NOTES
 
 
 class RunIndex:
@@ -100,6 +105,13 @@ class RunIndex:
             )
         return path
 
+    def kind(self, folder: Path) -> Kind:
+        """What lies in a folder; an error where that is no run, comparison or sequence."""
+        kind = _kind(folder)
+        if kind is None:
+            raise RunFolderError(f"{self.name(folder)!r} is no run", "go back to the list")
+        return kind
+
     def name(self, folder: Path) -> str:
         """The name of a folder: the inverse of `folder`."""
         return folder.resolve().relative_to(self.root).as_posix()
@@ -115,7 +127,9 @@ class RunIndex:
         known = self._known.get(folder)
         if known is None or known[0] != stamp:
             known = self._known[folder] = stamp, _read(self.name(folder), kind, folder)
-        return known[1]
+        row = replace(known[1], notes=read_notes(folder))
+        running = row.status == UNFINISHED and RunFolder(folder).is_running()
+        return replace(row, status=RUNNING) if running else row
 
 
 def _found(folder: Path, depth: int) -> Iterator[tuple[Path, Kind]]:
@@ -183,6 +197,7 @@ def _run(name: str, folder: Path) -> Row:
         status=str(summary["status"]),
         rounds=int(summary["rounds"]),
         metric=str(summary["metric"]),
+        unit=fmt.unit(str(summary["metric"]), settings.get("data", {}).get("label")),
         before=_number((summary["target_metric"].get("0") or {}).get("mean")),
         after=_number((summary["target_metric"].get(steps) or {}).get("mean")),
     )
@@ -198,6 +213,7 @@ def _comparison(name: str, folder: Path) -> Row:
         title=", ".join(str(row["label"]) for row in rows),
         data=_data_name(stored),
         metric=str(stored["metric"]),
+        unit=fmt.unit(str(stored["metric"]), stored.get("data", {}).get("label")),
         before=_number(rows[0].get("before_mean")),
         after=_number(rows[0]["mean"]),
         rounds=int(rows[0]["rounds"]),

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedmeta.core.errors import SettingError
 from fedmeta.report import format as fmt
-from fedmeta.report.reading import RunFacts
+from fedmeta.report.comparison_page import mean_curve
+from fedmeta.report.reading import ComparisonFacts, RunFacts
 from fedmeta.ui.drawable import finite
 
 MOST_RUNS = 8  # as many colours as can be told apart
@@ -23,7 +24,8 @@ def side_by_side(runs: Mapping[str, RunFacts]) -> dict[str, Any]:
     digests = {run.identity.get("federation") for run in runs.values()}
     return {
         "runs": [_result(name, run) for name, run in runs.items()],
-        "metric": metrics.pop(),
+        "metric": (metric := metrics.pop()),
+        "unit": fmt.unit(metric, next(iter(runs.values())).settings.get("data", {}).get("label")),
         "same_nodes": len(digests) == 1,
         "curves": [
             {
@@ -35,6 +37,15 @@ def side_by_side(runs: Mapping[str, RunFacts]) -> dict[str, Any]:
         "losses": [{"name": name, "points": _losses(run)} for name, run in runs.items()],
         "differences": differences([run.settings for run in runs.values()]),
     }
+
+
+def method_curves(comparison: ComparisonFacts) -> list[dict[str, Any]]:
+    """The mean over seeds of every algorithm's metric while it trained."""
+    curves = (mean_curve(row, by_gradients=False) for row in comparison.rows)
+    return [
+        {"name": row.label, "points": list(zip(rounds, means, strict=True))}
+        for row, (rounds, means, _, _) in zip(comparison.rows, curves, strict=True)
+    ]
 
 
 def differences(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:

@@ -6,6 +6,7 @@ gone at once; what was read is forgotten with the process.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -17,9 +18,11 @@ import numpy as np
 
 from fedmeta.core.errors import DataError, FedmetaError, MissingExtraError
 from fedmeta.core.randomness import DataPurpose, generator
+from fedmeta.data.columns import Table
+from fedmeta.data.encoding import Encoding, model_encoding
 from fedmeta.data.pool import Array
-from fedmeta.data.readers.image_folder import SUFFIXES
-from fedmeta.data.readers.table import column_numbers, read_columns
+from fedmeta.data.readers.image_folder import SUFFIXES, opened_image
+from fedmeta.data.readers.table import TABLES, inputs_of_table, is_table, open_table
 from fedmeta.data.splitting import split
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui.adaptation import Labelled
@@ -27,7 +30,7 @@ from fedmeta.ui.adaptation import Labelled
 LIMIT = 16 * 2**20
 """Largest file, in bytes."""
 MOST_SAMPLES = 500
-_MOST_PIXELS = 50_000_000  # of an image: it is decoded whole before it is made small
+_BODY_WITHIN = 60  # seconds
 _PIXEL_RANGES = (1.0, 16.0, 255.0)
 
 Use = Literal["adapt", "test"]
@@ -81,12 +84,16 @@ def no_samples(model: MetaModel) -> OwnSamples:
 
 
 async def read_body(chunks: AsyncIterator[bytes]) -> bytes:
-    """The body of a request, refused as soon as it is too large."""
+    """The body of a request, refused as soon as it is too large or too slow."""
     content = bytearray()
-    async for chunk in chunks:
-        content += chunk
-        if len(content) > LIMIT:
-            raise TooLargeError(LIMIT)
+    try:
+        async with asyncio.timeout(_BODY_WITHIN):
+            async for chunk in chunks:
+                content += chunk
+                if len(content) > LIMIT:
+                    raise TooLargeError(LIMIT)
+    except TimeoutError:
+        raise DataError("the file did not come in time", "send it again") from None
     return bytes(content)
 
 
@@ -103,12 +110,11 @@ def read_upload(
         invert: turn images dark to light.
     """
     shown = Path(name.replace("\\", "/")).name[:80] or "file"
-    suffix = Path(shown).suffix.lower()
-    if suffix in (".csv", ".parquet"):
-        return _table(model, shown, suffix, content, label)
-    if suffix in SUFFIXES:
+    if is_table(Path(shown)):
+        return _table(model, shown, content, label)
+    if Path(shown).suffix.lower() in SUFFIXES:
         return _image(model, shown, content, invert)
-    kinds = ", ".join([".csv", ".parquet", *sorted(SUFFIXES)])
+    kinds = ", ".join([*TABLES, *sorted(SUFFIXES)])
     raise DataError(f"{shown} is of a kind that is not read here", f"give {kinds}")
 
 
@@ -171,45 +177,48 @@ def _value(label: Any) -> float:
     return value
 
 
-def _table(model: MetaModel, shown: str, suffix: str, content: bytes, label: str) -> OwnSamples:
+def _table(model: MetaModel, shown: str, content: bytes, label: str) -> OwnSamples:
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"table{suffix}"
+        ending = next(each for each in sorted(TABLES, key=len) if shown.lower().endswith(each))
+        file = Path(folder) / f"table{ending}"
         file.write_bytes(content)
         try:
-            columns = read_columns(file)
-            features = list(model.about.get("features") or [n for n in columns if n != label])
-            _check_columns(shown, columns, features, model)
-            inputs = np.stack([column_numbers(file, n, columns[n]) for n in features], axis=1)
+            table = open_table(file, texts=[label])
+            others = [name for name in table.names if name != label]
+            encoding = model_encoding(model.about) or Encoding.of_features(others)
+            _check_columns(shown, table, encoding, model)
+            found = inputs_of_table(table, encoding)
+            if found.gaps.any():
+                raise DataError(f"{shown} has rows with missing values", "leave them out")
         except FedmetaError as error:  # told of the user's file, not of where it was read
             raise DataError(error.problem.replace(str(file), shown), error.remedy) from error
-    written = columns.get(label, [None] * len(inputs))
-    labels = [None if value is None else str(value) or None for value in written]
+        labels: list[str | None] = [None] * table.rows
+        if label in table.names:
+            column = table.column(label, written=True)
+            labels = [column.texts[code] if code >= 0 else None for code in column.codes]
     _label_numbers(model, labels)  # what the model does not know is told now
-    rows = tuple(f"{shown}, row {number + 1}" for number in range(len(inputs)))
-    shaped = inputs.astype(np.float32).reshape(len(inputs), *model.input_shape)
-    notes = (f"labels of {shown} from its column {label!r}",) if label in columns else ()
-    return OwnSamples(shaped, rows, tuple(labels), _uses(labels), notes)
+    rows = tuple(f"{shown}, row {number + 1}" for number in range(len(labels)))
+    shaped = found.inputs.reshape(len(labels), *model.input_shape)
+    notes = (f"labels of {shown} from its column {label!r}",) if label in table.names else ()
+    return OwnSamples(shaped, rows, tuple(labels), _uses(labels), (*notes, *found.notes))
 
 
-def _check_columns(
-    shown: str, columns: dict[str, list[Any]], features: Sequence[str], model: MetaModel
-) -> None:
-    for name in features:
-        if name not in columns:
+def _check_columns(shown: str, table: Table, encoding: Encoding, model: MetaModel) -> None:
+    for name in encoding.names:
+        if name not in table.names:
             raise DataError(
                 f"{shown} has no column {name!r}",
-                f"the model was trained on {', '.join(features[:20])}",
+                f"the model was trained on {', '.join(encoding.names[:20])}",
             )
-    wanted = int(np.prod(model.input_shape))
-    if len(features) != wanted:
+    wanted, count = int(np.prod(model.input_shape)), len(encoding.features)
+    if count != wanted:
         raise DataError(
-            f"{shown} has {len(features)} feature columns, the model takes {wanted}",
+            f"{shown} has {count} feature columns, the model takes {wanted}",
             "drop the others, or drop an image if the model takes images",
         )
-    rows = len(columns[features[0]])
-    if rows > MOST_SAMPLES:
+    if table.rows > MOST_SAMPLES:
         raise DataError(
-            f"{shown} has {rows} rows, and the page takes {MOST_SAMPLES}",
+            f"{shown} has {table.rows} rows, and the page takes {MOST_SAMPLES}",
             "use fewer, or fedmeta adapt --data FILE",
         )
 
@@ -229,22 +238,18 @@ def _uses(labels: Sequence[str | None]) -> tuple[Use, ...]:
 
 def _image(model: MetaModel, shown: str, content: bytes, invert: bool) -> OwnSamples:
     try:
-        from PIL import Image, ImageOps
+        from PIL import ImageOps
+        from PIL.Image import Resampling
     except ImportError:
         raise MissingExtraError("pillow, which reads images,", "images") from None
     shape = model.input_shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(f"the model takes no images, and {shown} is one", "give a table instead")
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.width * image.height > _MOST_PIXELS:
-                raise DataError(f"{shown} has too many pixels", "make it smaller first")
-            upright = ImageOps.exif_transpose(image)
-            small = upright.convert("L" if shape[0] == 1 else "RGB").resize(
-                (shape[2], shape[1]), Image.Resampling.BOX
-            )
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{shown} is not an image ({error})", "replace or remove it") from error
+    with opened_image(io.BytesIO(content), shown) as image:
+        upright = ImageOps.exif_transpose(image)
+        small = upright.convert("L" if shape[0] == 1 else "RGB").resize(
+            (shape[2], shape[1]), Resampling.BOX
+        )
     pixels = np.asarray(small).reshape(shape[1], shape[2], shape[0])
     shares = np.moveaxis(pixels, 2, 0).astype(np.float32) / 255
     peak = pixel_range(model)

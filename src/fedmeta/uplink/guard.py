@@ -3,17 +3,18 @@
 A contribution v (a node's, or an edge's sum over its nodes) stands for a share Σw of all samples,
 so that ‖v‖/Σw is comparable between small and large ones. It is judged against the median of all:
 
-    refused     a name, shape or number is wrong, or the norm is above `factor` times the median
+    refused     a name, shape or number is wrong, or the norm is above `factor` times the median,
+                or its direction is opposite to that of the others
     clipped     instead of refused, the contribution is scaled down to that bound
 
 The platform judges its edges and every edge its own nodes, by the same rule. A median holds as long
-as fewer than half of them lie. What lies within the bound is let through, whatever its direction.
+as fewer than half of them lie. What lies within the bounds is let through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -21,8 +22,10 @@ from torch import Tensor
 
 from fedmeta.algorithms.algorithm import Contribution
 from fedmeta.core import tree
-from fedmeta.core.errors import require, require_choice
+from fedmeta.core.errors import require, require_choice, require_whole
+from fedmeta.core.serialization import LATER
 from fedmeta.core.tree import Tree, map_leaves
+from fedmeta.uplink.robust_sum import RobustSum, stacked
 
 _EXCESS = 1e-3  # what rounding may add to a weight
 
@@ -35,6 +38,11 @@ class Guard:
         outliers: "keep" all, "reject" those above the bound, or "clip" them to it.
         factor: the bound, in medians of ‖v‖/Σw; more than 1. A node that comes back after a while
             sends up to twice as much as the others (v = 2y − y⁻), so 2 would be too strict.
+        direction: least cosine between a contribution and those of all others, each of length 1;
+            −1: any direction will do. Judged where most agree, with cosines of at least −direction:
+            edges that know other classes may honestly pull in opposite directions.
+        fewest: contributions that there must be before any is judged: who of two lies nobody can
+            say, and medians of few are easily far from one of them.
 
     Example:
         >>> Guard("reject").scales(torch.tensor([1.0, 1.5, 2.0, 90.0, torch.nan]))
@@ -43,17 +51,28 @@ class Guard:
 
     outliers: Literal["keep", "reject", "clip"] = "keep"
     factor: float = 4.0
+    direction: float = field(default=-1.0, metadata=LATER)
+    fewest: int = field(default=1, metadata=LATER)
 
     def __post_init__(self) -> None:
         require_choice("guard.outliers", self.outliers, ("keep", "reject", "clip"))
         finite = 1 < self.factor < float("inf")
         require(finite, "guard.factor", self.factor, "a number greater than 1")
+        backwards = -1 <= self.direction <= 0
+        require(backwards, "guard.direction", self.direction, "a cosine from -1 to 0")
+        require_whole("guard.fewest", self.fewest, 1)
 
-    def scales(self, norms: Tensor) -> Tensor:
+    @property
+    def looks_at_directions(self) -> bool:
+        """Whether `scales` needs cosines."""
+        return self.outliers != "keep" and self.direction > -1
+
+    def scales(self, norms: Tensor, cosines: Tensor | None = None) -> Tensor:
         """What each contribution is multiplied by: 1, 0 (refused), or bound/norm (clipped).
 
         Args:
             norms: ‖v‖/Σw of all, (n,); NaN or ∞ where a number is.
+            cosines: between each and the others, (n,), see `cosines`; None: nobody asks.
         """
         finite = norms.isfinite()
         if self.outliers == "keep":
@@ -63,10 +82,17 @@ class Guard:
         middle = ((finite.sum() - 1) // 2).clamp(min=0).unsqueeze(0)
         ascending = torch.where(finite, norms, torch.inf).sort().values
         bound = self.factor * ascending.gather(0, middle)
+        bound = torch.where(finite.sum() < self.fewest, torch.inf, bound)
         above = torch.zeros_like(norms)
         if self.outliers == "clip":
             above = bound / norms
         inside = torch.where(norms <= bound, torch.ones_like(norms), above)
+        if cosines is not None:
+            # Where most do not agree themselves, the way of the others is no yardstick.
+            ranked = torch.where(finite, cosines.to(norms), torch.inf).sort().values
+            agreed = ranked.gather(0, middle) >= -self.direction
+            opposite = (cosines < self.direction) & agreed & (finite.sum() >= self.fewest)
+            finite = finite & ~opposite.to(finite.device)
         return torch.where(finite, inside, torch.zeros_like(norms))
 
 
@@ -74,6 +100,24 @@ def relative_norm(contribution: Contribution, share: Tensor | float) -> Tensor:
     """‖v‖/Σw, and NaN or ∞ if any number of the contribution is."""
     odd = tree.zero_or_nan({"weight": contribution.weight, **contribution.metrics})
     return tree.squared_norm(contribution.update).sqrt() / share + odd
+
+
+def cosines(contributions: Contribution) -> Tensor:
+    """Between each contribution along a first axis and the sum of the others, all of length 1.
+
+    Example:
+        >>> rows = {"a": torch.tensor([[1.0, 0.0], [3.0, 0.0], [-9.0, 0.0]])}
+        >>> cosines(Contribution(rows, torch.ones(3), {}))
+        tensor([ 0.,  0., -1.])
+    """
+    flat = torch.cat([leaf.reshape(len(leaf), -1) for leaf in contributions.update.values()], dim=1)
+    finite = flat.isfinite().all(1, keepdim=True)
+    flat = torch.where(finite, flat, torch.zeros_like(flat))
+    tiny = torch.finfo(flat.dtype).tiny
+    units = flat / flat.norm(dim=1, keepdim=True).clamp(min=tiny)
+    others = units.sum(0) - units
+    found: Tensor = (units * others).sum(1) / others.norm(dim=1).clamp(min=tiny)
+    return found
 
 
 def scaled(contributions: Contribution, scales: Tensor) -> Contribution:
@@ -121,15 +165,21 @@ class Verdict(NamedTuple):
         accepted: contributions by name of the edge, in the order given; clipped if need be.
         refused: the reason, by name.
         clipped: what was left of a contribution, by name.
+        impossible: who was refused whatever the others say.
     """
 
     accepted: dict[str, Contribution]
     refused: dict[str, str]
     clipped: dict[str, float]
+    impossible: tuple[str, ...] = ()
 
 
-def judge(guard: Guard, replies: Mapping[str, Reply], theta: Tree) -> Verdict:
+def judge(
+    guard: Guard, replies: Mapping[str, Reply], theta: Tree, robust: RobustSum = RobustSum()
+) -> Verdict:
     """Judge what edges have sent, by name, in answer to a theta of these names and shapes.
+
+    A robust sum may leave out further ones, see `RobustSum.selected`.
 
     Example:
         >>> theta = {"a": torch.zeros(2)}
@@ -144,27 +194,44 @@ def judge(guard: Guard, replies: Mapping[str, Reply], theta: Tree) -> Verdict:
     for name, reply in replies.items():
         if (reason := _wrong(reply, theta)) is not None:
             refused[name] = reason
+    impossible = tuple(refused)
     sound = {name: reply for name, reply in replies.items() if name not in refused}
     if not sound:
-        return Verdict({}, refused, {})
+        return Verdict({}, refused, {}, impossible)
     norms = torch.stack(
         [relative_norm(one.contribution, one.share).to(torch.float64) for one in sound.values()]
     )
     accepted, clipped, median = {}, {}, float(norms.median())
+    rows = stacked([one.contribution for one in sound.values()])
+    towards = cosines(rows) if guard.looks_at_directions else None
+    scales = guard.scales(norms, towards).tolist()
     for place, (name, reply) in enumerate(sound.items()):
-        scale = float(guard.scales(norms)[place])
+        scale, norm = scales[place], float(norms[place])
+        if scale == 0 and norm <= guard.factor * median and towards is not None:
+            refused[name] = (
+                f"its direction is opposite to the others' (cosine {float(towards[place]):.2f}, "
+                f"{guard.direction:g} at least is wanted)"
+            )
+            continue
         if scale == 0:
             refused[name] = (
-                f"‖v‖/Σw is {float(norms[place]):.3g}, more than {guard.factor:g} times the median "
-                f"{median:.3g}"
+                f"‖v‖/Σw is {norm:.3g}, more than {guard.factor:g} times the median {median:.3g}"
             )
             continue
         one = reply.contribution
         if scale < 1:
             one, clipped[name] = one._replace(update=tree.scale(scale, one.update)), scale
         accepted[name] = one
+    if robust.method == "krum" and accepted:
+        shares = torch.tensor([sound[name].share for name in accepted], dtype=torch.float64)
+        everyone = torch.ones(len(accepted), dtype=torch.bool)
+        kept = robust.selected(stacked(list(accepted.values())), shares, everyone)
+        for name, inside in zip(list(accepted), kept.tolist(), strict=True):
+            if not inside:
+                del accepted[name]
+                refused[name] = "it is farther from the others than they are from each other"
     ordered = {name: refused[name] for name in replies if name in refused}
-    return Verdict(accepted, ordered, clipped)
+    return Verdict(accepted, ordered, clipped, impossible)
 
 
 def _wrong(reply: Reply, theta: Tree) -> str | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmeta.core.errors import DataError
+from fedmeta.core.input_files import read_regular
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.readers.npz import read_npz
+from fedmeta.data.readers.pickled_images import ByteArray, load_pickle
 from fedmeta.data.readers.search_folders import not_found, places
 
 
@@ -104,10 +104,14 @@ def _read_batches(name: str, folder: Path, layout: _PickledLayout | BinaryLayout
         read = partial(_read_records, label_bytes=layout.label_bytes)
     else:
         stored = load_pickle(folder / layout.names_file).get(layout.names, [])
-        names = tuple(each.decode() if isinstance(each, bytes) else str(each) for each in stored)
+        if not isinstance(stored, list) or not all(isinstance(n, str | bytes) for n in stored):
+            raise DataError(f"{folder / layout.names_file} has no class names", "fetch it again")
+        names = tuple(n.decode(errors="replace") if isinstance(n, bytes) else n for n in stored)
         read = partial(_read_pickled, labels_key=layout.labels)
     parts = [read(folder / batch, classes=len(names)) for batch in layout.batches]
     inputs, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+    if not len(labels):
+        raise DataError(f"{folder} has no images", "fetch it again")
     return Pool(inputs, labels, names, name, origin=layout.folder)
 
 
@@ -129,18 +133,20 @@ def _read_records(path: Path, label_bytes: int, classes: int) -> tuple[Array, Ar
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         raise DataError(f"{path} is missing", "unpack the whole archive") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})", "fetch it again") from None
 
 
 def _read_pickled(path: Path, labels_key: bytes, classes: int) -> tuple[Array, Array]:
     batch = load_pickle(path)
     data, labels = batch.get(b"data"), batch.get(labels_key)
     if (
-        not isinstance(data, _PickledBytes)
+        not isinstance(data, ByteArray)
         or not isinstance(labels, list)
-        or not all(isinstance(label, int) for label in labels)
+        or not all(isinstance(label, int) and abs(label) < 2**31 for label in labels)
     ):
         raise DataError(
             f"{path} lacks 'data' (bytes) or {labels_key.decode()!r} (whole numbers)",
@@ -158,63 +164,3 @@ def _read_pickled(path: Path, labels_key: bytes, classes: int) -> tuple[Array, A
             "fetch the folder again",
         )
     return images.reshape(-1, 3, 32, 32), numbers
-
-
-def load_pickle(path: Path) -> dict[bytes, Any]:
-    """A pickled dictionary of plain values and uint8 arrays; anything else is refused unrun."""
-    try:
-        with path.open("rb") as file:
-            content = _OnlyBytesUnpickler(file, encoding="bytes").load()
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing", "unpack the whole archive") from None
-    except DataError as error:
-        raise DataError(f"{path}: {error.problem}", error.remedy) from None
-    except Exception as error:  # a damaged pickle can fail in any way; none of them is ours
-        raise DataError(f"{path} is not a whole pickle ({error})", "fetch it again") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds no dictionary", "fetch it again")
-    return {key.encode() if isinstance(key, str) else key: value for key, value in content.items()}
-
-
-class _PickledBytes:
-    """Stands in for a numpy array while unpickling, so that numpy never runs a stranger's state."""
-
-    array: Array
-
-    def __setstate__(self, state: tuple[int, tuple[int, ...], _PickledType, bool, bytes]) -> None:
-        _version, shape, _type, column_major, content = state
-        order: Literal["F", "C"] = "F" if column_major else "C"
-        self.array = np.frombuffer(content, np.uint8).reshape(shape, order=order)
-
-
-class _PickledType:
-    """Stands in for a numpy dtype; the only one allowed is the unsigned byte."""
-
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        if code not in ("u1", b"u1"):
-            raise DataError(f"it holds an array of type {code!r}", "only bytes are read from it")
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and the like, which bytes do not have."""
-
-
-class _OnlyBytesUnpickler(pickle.Unpickler):
-    """Knows four names, all of which it answers itself; no other code can be reached."""
-
-    known: ClassVar[dict[tuple[str, str], Callable[..., object]]] = {
-        ("numpy.core.multiarray", "_reconstruct"): lambda *_: _PickledBytes(),
-        ("numpy._core.multiarray", "_reconstruct"): lambda *_: _PickledBytes(),
-        ("numpy", "ndarray"): _PickledBytes,
-        ("numpy", "dtype"): _PickledType,
-        # How Python 3 writes bytes into an old pickle.
-        ("_codecs", "encode"): lambda text, _codec: text.encode("latin1"),
-    }
-
-    def find_class(self, module: str, name: str) -> Callable[..., object]:
-        try:
-            return self.known[module, name]
-        except KeyError:
-            raise DataError(
-                f"it asks for {module}.{name}, which image data do not need",
-                "do not trust this file; fetch it again from its origin",
-            ) from None

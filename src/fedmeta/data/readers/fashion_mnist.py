@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import zlib
 from pathlib import Path
 
 import numpy as np
 
 from fedmeta.core.errors import DataError
+from fedmeta.core.input_files import open_regular
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.readers.npz import read_npz
 from fedmeta.data.readers.search_folders import not_found, places
 
+_MOST = 64 * 2**20  # bytes of an unpacked file; the largest published one has 47 MB
 DEBIAN_FOLDER = "/usr/share/datasets/fashion-mnist"
 CLASS_NAMES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -65,20 +68,23 @@ def read_idx(path: Path) -> tuple[Array, str]:
     """One gzipped IDX file of bytes: its array, and the SHA-256 of its decompressed bytes."""
     again = "fetch the file again"
     try:
-        content = gzip.decompress(path.read_bytes())
+        with open_regular(path) as raw, gzip.open(raw) as packed:
+            content = packed.read(_MOST + 1)
     except FileNotFoundError:
         raise DataError(
             f"{path} is missing", "all four files of fashion-mnist are needed"
         ) from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error})", again) from None
+    if len(content) > _MOST:
+        raise DataError(f"{path} unpacks to more than {_MOST // 2**20} MB", again)
     axes = content[3] if len(content) >= 4 else 0
     # An IDX file of bytes begins with 0, 0, 8 (the type: unsigned byte) and its number of axes.
     if content[:3] != b"\x00\x00\x08" or axes not in (1, 3):
         raise DataError(f"{path} is not an IDX file of bytes (begins {content[:4].hex()})", again)
     start = 4 + 4 * axes
     shape = [int(size) for size in np.frombuffer(content[4:start], ">u4")]
-    expected = start + int(np.prod(shape, dtype=np.int64))
+    expected = start + math.prod(shape)
     if len(shape) != axes or len(content) != expected:
         raise DataError(
             f"{path} says it holds {shape}, so {expected} bytes, but has {len(content)}", again

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fedmeta.core.errors import DataError, nearest
+from fedmeta.core.input_files import check_input, open_regular
 from fedmeta.data.federation import TaskKind
 from fedmeta.data.pool import Array, Pool, pool_from
 
@@ -19,7 +19,6 @@ def read_npz(
     task: TaskKind = "classification",
     label: str | None = None,
     node: str | None = None,
-    _features: Sequence[str] | None = None,  # of tables: arrays have no columns to choose
 ) -> Pool:
     """The pool in an .npz file; never unpickles.
 
@@ -39,26 +38,56 @@ def read_npz(
         task=task,
         name=path.stem,
         owners=arrays[node] if node else None,
-        class_names=None if names is None else [str(name) for name in names],
+        class_names=None if names is None else [str(name) for name in names.reshape(-1)],
         origin=path.name,
     )
 
 
 def arrays_without_pickles(path: Path, needed: list[str]) -> dict[str, Array]:
-    """The needed arrays of the file, and `class_names` where it has them."""
+    """The needed arrays of the file, and `class_names` where it has them.
+
+    What their headers promise is held against the file's budget before anything is unpacked.
+    """
     try:
-        with path.open("rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if isinstance(file, np.ndarray):
+        with open_regular(path) as raw:
+            if raw.read(6) == b"\x93NUMPY":
                 raise DataError(f"{path} is a single array", "save it by numpy.savez with x and y")
-            for name in needed:
-                if name not in file.files:
-                    raise DataError(f"{path} has no array {name!r}", nearest(name, file.files))
-            return {name: file[name] for name in {*needed, "class_names"} & {*file.files}}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            stored = raw.seek(0, 2)
+            with zipfile.ZipFile(raw) as archive:
+                members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+                for name in needed:
+                    if name not in members:
+                        raise DataError(f"{path} has no array {name!r}", nearest(name, members))
+                wanted = sorted({*needed, "class_names"} & {*members})
+                memory = sum(_promised(archive, members[each], each == "x") for each in wanted)
+                check_input(path, memory, stored)
+                return {each: _array(archive, members[each]) for each in wanted}
+    except DataError:
+        raise
+    except Exception as error:  # what damaged archives and headers raise has no common parent
         # The first sentence only: numpy's longer texts advise to allow pickles, which is not safe.
         reason = str(error).splitlines()[0].split(". ")[0] if str(error) else "it is empty"
         raise DataError(
             f"{path} is not an .npz file of plain arrays ({reason})",
             "save numbers and texts, not objects, by numpy.savez",
         ) from None
+
+
+def _promised(archive: zipfile.ZipFile, name: str, inputs: bool) -> int:
+    """Bytes that an array and what is made of it take: bytes stay, other inputs become float32."""
+    with archive.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        reads = {(1, 0): np.lib.format.read_array_header_1_0}
+        shape, _, dtype = reads.get(version, np.lib.format.read_array_header_2_0)(member)
+        held = archive.getinfo(name).file_size - member.tell()
+    count = math.prod(shape)
+    if dtype.hasobject or count * dtype.itemsize > held:
+        raise ValueError(f"{name} does not hold the array that its header tells of")
+    if inputs and dtype == np.uint8:
+        return count
+    return count * (max(dtype.itemsize, 8) if inputs else dtype.itemsize + 16)
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Array:
+    with archive.open(name) as member:
+        return np.asarray(np.lib.format.read_array(member, allow_pickle=False))

@@ -1,6 +1,6 @@
-"""Which reader reads what: built-in data sets by name, the user's own files by their ending.
+"""Which reader reads what built-in data set; `fedmeta.data.loading` picks those of own files.
 
-A new source of samples is a module in this folder and a line in one of these tables.
+A new source of samples is a module in this folder and a line in this table.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from fedmeta.data.pool import Pool
 from fedmeta.data.readers.cifar import read_cifar
 from fedmeta.data.readers.digits import read_digits
 from fedmeta.data.readers.fashion_mnist import read_fashion_mnist
-from fedmeta.data.readers.npz import read_npz
+from fedmeta.data.readers.glyphs import draw_glyphs
 from fedmeta.data.readers.sinusoid import draw_sinusoids
-from fedmeta.data.readers.table import read_table
 
 if TYPE_CHECKING:
     from fedmeta.data.settings import DataSettings
@@ -28,15 +27,18 @@ class BuiltIn(NamedTuple):
         read: (settings, seed) → its samples.
         task: what its labels mean.
         has_nodes: whether it says whose samples they are; if not, nodes are drawn.
+        few_shot: whether it has many classes of few samples, so that nodes are drawn as episodes.
     """
 
     read: Callable[[DataSettings, int], Pool]
     task: TaskKind = "classification"
     has_nodes: bool = False
+    few_shot: bool = False
 
 
 BUILT_IN = {
     "digits": BuiltIn(lambda _settings, _seed: read_digits()),
+    "glyphs": BuiltIn(lambda _settings, seed: draw_glyphs(seed), few_shot=True),
     "fashion-mnist": BuiltIn(lambda settings, _seed: read_fashion_mnist(settings.folder)),
     "cifar10": BuiltIn(lambda settings, _seed: read_cifar("cifar10", settings.folder)),
     "cifar100": BuiltIn(lambda settings, _seed: read_cifar("cifar100", settings.folder)),
@@ -46,5 +48,3 @@ BUILT_IN = {
         has_nodes=True,
     ),
 }
-
-FILES = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}

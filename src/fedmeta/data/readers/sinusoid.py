@@ -28,4 +28,4 @@ def draw_sinusoids(nodes: int, samples: tuple[int, int], seed: int) -> Pool:
     x = rng.uniform(-5, 5, len(owner)).astype(np.float32)
     y = amplitude[owner] * np.sin(x.astype(np.float64) - phase[owner])
     names = np.array(node_names(nodes))
-    return Pool(x[:, None], y[:, None], (), "sinusoid", names[owner], "drawn here")
+    return Pool(x[:, None], y[:, None], (), "sinusoid", names[owner], "waves drawn here")

@@ -1,22 +1,55 @@
-"""Your own table in a .csv or .parquet file: a label column, features, and if you like nodes."""
+"""Your own table in a file or a data frame: a label column, features, and if you like nodes.
+
+Columns are read by `csv_file` or pyarrow, what they hold is decided by `fedmeta.data.columns`,
+which of them are features by `fedmeta.data.column_roles` unless they are named, and how they become
+inputs by `fedmeta.data.encoding`. Everything that is wrong is told in one message.
+"""
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedmeta.core.errors import DataError, MissingExtraError, nearest
+from fedmeta.core.input_files import open_regular
+from fedmeta.data.column_roles import WORDS, Reason, owner_count, why_no_feature
+from fedmeta.data.columns import Column, Table, from_arrow, rows_counted
+from fedmeta.data.encoding import Encoded, EncodedColumn, Encoding, Missing, encode
+from fedmeta.data.faults import Faults, counted, rows_where, such_as
 from fedmeta.data.federation import TaskKind
 from fedmeta.data.pool import Array, Pool, pool_from
-
-Columns = dict[str, list[Any]]
+from fedmeta.data.readers.budget import check_header, check_parquet
+from fedmeta.data.readers.csv_file import read_csv
 
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
+MAX_CATEGORIES = 50
+TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+"""What names of tables end in."""
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table, by its name."""
+    return path.name.lower().endswith(TABLES)
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """How a table is read, beside its label, node and feature columns.
+
+    Args: as of `DataSettings`.
+    """
+
+    drop: tuple[str, ...] = ()
+    time: str | None = None
+    delimiter: str | None = None
+    decimal: str | None = None
+    missing: Missing = "error"
+    max_categories: int = MAX_CATEGORIES
 
 
 def read_table(
@@ -25,11 +58,10 @@ def read_table(
     label: str | None = None,
     node: str | None = None,
     features: Sequence[str] | None = None,
+    table: TableSettings = TableSettings(),
+    encoding: Encoding | None = None,
 ) -> Pool:
-    """The pool in a .csv (comma-separated, UTF-8, with a header) or .parquet file.
-
-    Blanks around the values of a .csv do not count. Rows in error messages are counted from 1,
-    without the header.
+    """The pool in a .csv (UTF-8, with a header; also .tsv and .csv.gz) or .parquet file.
 
     Args:
         path: the file.
@@ -37,144 +69,332 @@ def read_table(
         label: name of the label column; None: "label".
         node: name of the column that says whose sample it is, if any.
         features: names of the columns that are features, in the order in which they become
-            inputs; other columns are ignored. None or empty: all but label and node, in the order
-            of the file. Features must be numbers.
+            inputs; other columns are ignored. None or empty: see `fedmeta.data.column_roles`.
+        table: how it is read.
+        encoding: of a model that the samples are for: its columns, categories and means.
     """
-    columns = read_columns(path)
     label = label or "label"
-    for name in (label, node):
-        if name is not None and name not in columns:
-            raise DataError(f"{path} has no column {name!r}", nearest(name, columns))
-    for name in features or ():
-        if name not in columns:
-            raise DataError(f"{path} has no feature column {name!r}", nearest(name, columns))
-    features = features or [name for name in columns if name not in (label, node)]
-    if not features:
-        raise DataError(f"{path} has no column besides {label!r}", "add feature columns")
-    inputs = np.stack([column_numbers(path, name, columns[name]) for name in features], axis=1)
-    if task == "regression":
-        labels = column_numbers(path, label, columns[label])
-    else:
-        labels = _labels(path, label, columns[label])
-    owners = None if node is None else _texts(path, node, columns[node])
-    return pool_from(
-        inputs,
-        labels,
-        task=task,
-        name=path.stem,
-        owners=owners,
-        origin=path.name,
-        features=features,
-    )
+    values = task == "regression"
+    texts = [name for name in (None if values else label, node) if name is not None]
+    texts += [each.name for each in encoding.columns if each.categories] if encoding else []
+    opened = open_table(path, table, texts)
+    name = path.name.removesuffix(".gz").rpartition(".")[0]
+    return pool_of_table(opened, name, path.name, task, label, node, features, table, encoding)
 
 
-def read_columns(path: Path) -> Columns:
-    """All columns by name, as they are written: texts in a .csv, values in a .parquet file."""
-    return _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
+def read_inputs(path: Path, encoding: Encoding, table: TableSettings = TableSettings()) -> Encoded:
+    """What a model takes of the rows of a file, all of them in order, labels or not.
+
+    Gaps are filled where the encoding has means. Where it leaves rows with gaps out, their inputs
+    are 0 and `gaps` says which they are.
+
+    Args:
+        path: the file.
+        encoding: of the model.
+        table: `delimiter` and `decimal`.
+    """
+    texts = [each.name for each in encoding.columns if each.categories]
+    opened = open_table(path, table, texts)
+    return inputs_of_table(opened, encoding)
 
 
-def _csv_columns(path: Path) -> Columns:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV text in UTF-8 ({error})", "save it as such") from None
-    header = [name.strip() for name in header]
-    if not header:
-        raise DataError(f"{path} is empty", "give a header and rows of samples")
-    other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
-    if other is not None:
+def inputs_of_frame(table: Table, encoding: Encoding) -> Array:
+    """What a model takes of a data frame: columns are matched by name, their order does not count.
+
+    Args:
+        table: of the frame.
+        encoding: of the model.
+
+    Raises:
+        DataError: names columns that are missing and columns that training has never seen.
+    """
+    names, known = {*table.names}, {*encoding.names, *encoding.ignored}
+    absent = [name for name in encoding.names if name not in names]
+    extra = [name for name in table.names if name not in known]
+    if absent or extra:
+        lacks = f"lacks {such_as(absent)}" if absent else ""
+        has = f"has {such_as(extra)}" if extra else ""
+        wrong = " and ".join(filter(None, (lacks, has)))
         raise DataError(
-            f"{path} has {other!r} between its columns",
-            "save it with commas there, and with points in decimal numbers",
+            f"{table.where} {wrong}, unlike the data that the model was trained on",
+            f"give the columns {such_as(encoding.names)}, in any order",
         )
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{path} has two columns {twice!r}", "give every column its own name")
-    if not rows:
-        raise DataError(f"{path} has a header but no rows", "add rows of samples")
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(header):
-            raise DataError(
-                f"{path} row {number} has {len(row)} values for {len(header)} columns",
-                "give one value per column, separated by commas",
-            )
-    columns = ([value.strip() for value in column] for column in zip(*rows, strict=True))
-    return dict(zip(header, columns, strict=True))
+    found = inputs_of_table(table, encoding)
+    if found.gaps.any():
+        raise DataError(
+            f"{counted(int(found.gaps.sum()), 'row')} of {table.where} with missing values",
+            "leave such rows out, as in training",
+        )
+    return found.inputs
 
 
-def _parquet_columns(path: Path) -> Columns:
+def inputs_of_table(table: Table, encoding: Encoding) -> Encoded:
+    """See `read_inputs`."""
+    faults = Faults(table)
+    found = encode(table, encoding, faults)
+    faults.check()
+    if encoding.means:
+        found.inputs, found.gaps = encoding.filled(found.inputs), np.zeros(table.rows, np.bool_)
+    elif found.gaps.any():
+        found.inputs = np.nan_to_num(found.inputs)
+    return found
+
+
+def open_table(
+    path: Path, table: TableSettings = TableSettings(), texts: Sequence[str] = ()
+) -> Table:
+    """The columns of a file, none of which has been looked at.
+
+    Args:
+        path: the file.
+        table: how it is read.
+        texts: columns that will be asked for as they are written.
+    """
+    if path.suffix.lower() == ".parquet":
+        return _parquet(path)
+    delimiter = table.delimiter or ("\t" if ".tsv" in path.suffixes else None)
+    return read_csv(path, delimiter, table.decimal, texts)
+
+
+def _parquet(path: Path) -> Table:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise MissingExtraError("pyarrow, which reads .parquet files,", "parquet") from None
     try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
+        with open_regular(path) as raw, pyarrow.parquet.ParquetFile(raw) as file:
+            check_parquet(path, file)
+            read = file.read()
+    except DataError:
+        raise
+    except Exception as error:  # of damaged files it raises all kinds
         raise DataError(f"{path} is not a parquet file ({error})", "save it again") from None
-    if not table.num_rows:
+    if not read.num_rows:
         raise DataError(f"{path} has no rows", "add rows of samples")
-    return {name: table.column(name).to_pylist() for name in table.column_names}
+    check_header(path, read.column_names)
+
+    def load(name: str, written: bool) -> Column:
+        return from_arrow(name, read.column(name), written=written)
+
+    return Table(str(path), read.num_rows, tuple(read.column_names), load, rows_counted)
 
 
-def _check_present(path: Path, name: str, values: list[Any]) -> None:
-    for row, value in enumerate(values, start=1):
-        if value is None or value == "" or value != value:  # only NaN differs from itself
-            raise DataError(
-                f"{path} has no value in column {name!r}, row {row}", "fill it or drop the row"
+def pool_of_table(
+    table: Table,
+    name: str,
+    origin: str,
+    task: TaskKind,
+    label: str,
+    node: str | None = None,
+    features: Sequence[str] | None = None,
+    settings: TableSettings = TableSettings(),
+    encoding: Encoding | None = None,
+) -> Pool:
+    """The samples in a table; all that is wrong with it is one error.
+
+    Args:
+        table: the columns.
+        name: what to call the data.
+        origin: the file they came from.
+        task, label, node, features, settings, encoding: as of `read_table`.
+    """
+    faults, notes = Faults(table), list[str]()
+    own = {"label": label, "node": node, "time": settings.time}
+    for what, column in own.items():
+        if column is not None and column not in table.names:
+            wrong = f"it has no column {column!r} for the {what}"
+            faults.add(wrong, f"name it with --{what}; {nearest(column, table.names)}")
+    for column in settings.drop:
+        if column not in table.names:
+            faults.add(f"it has no column {column!r} to drop", nearest(column, table.names))
+    if encoding is None:
+        taken = [*own.values(), *settings.drop]
+        encoding = chosen_encoding(table, taken, features, settings, faults, notes, node is None)
+        encoding = replace(encoding, label=label, node=node)
+    found = encode(table, encoding, faults)
+    labels = _present(table, label, faults, settings.missing, numbers=task == "regression")
+    if labels is not None and task == "classification":
+        _check_classes(labels, faults)
+    owners = _present(table, node, faults, settings.missing)
+    times = _times(table, settings.time, faults)
+    kept = ~found.gaps if encoding.missing == "drop" else np.ones(table.rows, np.bool_)
+    for each in (labels, owners):
+        if each is not None and settings.missing == "drop":
+            kept &= ~each.gaps
+    if table.rows and not kept.any():
+        faults.add("no row is without a gap", "say --missing mean, or leave columns out by --drop")
+    faults.check()
+    assert labels is not None
+    gone = table.rows - int(kept.sum())
+    if gone:
+        notes.append(f"{gone} of {table.rows} rows were left out for missing values")
+        labels, owners = labels.only(kept), owners.only(kept) if owners else None
+    nodes, places = sorted_texts(owners) if owners else ((), None)
+    classes, numbers = None, labels.numbers
+    if task == "classification":
+        classes, numbers = _classes(labels)
+    pool = pool_from(
+        found.inputs if not gone else found.inputs[kept],
+        numbers,
+        task=task,
+        class_names=classes,
+        name=name,
+        origin=origin,
+        features=encoding.features,
+    )
+    return pool._replace(
+        owners=places,
+        owner_names=nodes,
+        times=times[kept] if times is not None else None,
+        encoding=encoding,
+        remarks=(*notes, *found.notes),
+    )
+
+
+def chosen_encoding(
+    table: Table,
+    taken: Sequence[str | None],
+    features: Sequence[str] | None,
+    settings: TableSettings,
+    faults: Faults,
+    notes: list[str],
+    nodeless: bool,
+) -> Encoding:
+    """The features of a table: those that are named, or all that may be one.
+
+    Args:
+        table: the columns.
+        taken: names that are no features: label, node, …
+        features: names; None or empty: all others that are no ids and the like.
+        settings: `missing` and `max_categories`.
+        faults: collects what is wrong.
+        notes: collects what people should know.
+        nodeless: whether no column says whose sample it is, so that one that might is told of.
+    """
+    columns, left_out = [], dict[Reason, list[str]]()
+    for name in features or [name for name in table.names if name not in taken]:
+        if name not in table.names:  # told with all others by `encode`
+            columns.append(EncodedColumn(name))
+            continue
+        column = table.column(name)
+        if nodeless and (count := owner_count(column)) is not None:
+            notes.append(
+                f"column {name!r} has {count} values and looks like the one that says whose sample "
+                f"it is: name it with --node {name!r}"
             )
+        reason = None if features else why_no_feature(column, settings.max_categories)
+        if reason is not None:
+            left_out.setdefault(reason, []).append(name)
+            continue
+        texts = tuple(sorted(column.texts)) if column.kind == "text" else ()
+        columns.append(EncodedColumn(name, texts))
+    told = [f"{such_as(names)}: {WORDS[reason]}" for reason, names in left_out.items()]
+    notes += [f"no feature: {each}" for each in told]
+    coded = [each for each in columns if each.categories]
+    if coded:
+        listed = ", ".join(f"{each.name!r} ({len(each.categories)})" for each in coded[:5])
+        notes.append(f"an input per value (categories): {listed}{', …' if coded[5:] else ''}")
+    if not columns:
+        why = f" ({'; '.join(told)})" if told else ""
+        faults.add(f"no column is left to be a feature{why}", "add some, or name --features")
+    used = {each.name for each in columns}
+    ignored = tuple(name for name in table.names if name not in used)
+    return Encoding(tuple(columns), settings.missing, ignored=ignored)
 
 
-def column_numbers(path: Path, name: str, values: list[Any]) -> Array:
-    """A column as finite numbers, or an error that names the row."""
-    _check_present(path, name, values)
-    try:
-        numbers = np.array(values, dtype=np.float64)
-    except (ValueError, TypeError):
-        numbers = np.empty(0)
-    if numbers.shape != (len(values),):
-        row, value = next((r, v) for r, v in enumerate(values, start=1) if not _is_number(v))
-        raise DataError(
-            f"{path} column {name!r}, row {row} is {value!r}, not a number",
-            "give numbers, drop the column, or name it with --node if it says whose sample it is",
+def _present(
+    table: Table, name: str | None, faults: Faults, missing: Missing, *, numbers: bool = False
+) -> Column | None:
+    """A label or node column; gaps in it are faults unless their rows are left out."""
+    if name is None or name not in table.names:
+        return None
+    column = table.column(name, written=not numbers)
+    if numbers and column.kind not in ("number", "boolean"):
+        bad = ~column.gaps if column.kind != "mixed" else np.isnan(column.numbers) & ~column.gaps
+        texts = (
+            [column.texts[code] for code in np.unique(column.codes[bad])] if column.texts else []
         )
-    if not np.isfinite(numbers).all():
-        row = int((~np.isfinite(numbers)).argmax())
-        raise DataError(
-            f"{path} column {name!r}, row {row + 1} is {values[row]!r}, not a finite number",
-            "fill it or drop the row",
+        faults.add(
+            f"in label column {name!r} {counted(bad.sum(), 'value')} not a number "
+            f"({such_as(texts)})",
+            "give numbers, or use task = 'classification'",
+            rows_where(bad),
         )
-    return numbers
+        return column
+    if missing != "drop" and column.gaps.any():
+        faults.add(
+            f"column {name!r} has no value in {counted(column.gaps.sum(), 'row')}",
+            "fill it, or leave such rows out: --missing drop",
+            rows_where(column.gaps),
+        )
+    if numbers and np.isinf(column.numbers).any():
+        infinite = np.isinf(column.numbers)
+        faults.add(
+            f"in label column {name!r} {counted(infinite.sum(), 'value')} infinite",
+            "mend them",
+            rows_where(infinite),
+        )
+    return column
 
 
-def _is_number(value: Any) -> bool:
+def _check_classes(column: Column, faults: Faults) -> None:
+    """Numbers with fractions are values and no classes; texts may be anything."""
     try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True
+        values = np.array(column.texts, np.float64)
+    except ValueError:
+        return
+    broken = ~np.isfinite(values) | (values != np.round(values))
+    if len(values) and broken.any():
+        bad = np.append(broken, False)[column.codes]
+        some = [text for text, wrong in zip(column.texts, broken, strict=True) if wrong]
+        faults.add(
+            f"in label column {column.name!r} {counted(bad.sum(), 'value')} not a class "
+            f"({such_as(some)})",
+            "give whole numbers or texts, or use task = 'regression'",
+            rows_where(bad),
+        )
 
 
-def _texts(path: Path, name: str, values: list[Any]) -> Array:
-    _check_present(path, name, values)
-    return np.array([str(value) for value in values])
+def _times(table: Table, name: str | None, faults: Faults) -> Array | None:
+    """When samples were taken, in any unit that grows."""
+    if name is None or name not in table.names:
+        return None
+    column = table.column(name)
+    there = column.kind in ("number", "date")
+    bad = ~np.isfinite(column.numbers) if there else np.ones(table.rows, np.bool_)
+    if bad.any():
+        faults.add(
+            f"in time column {name!r} {counted(bad.sum(), 'value')} neither a number nor an ISO "
+            "date (2024-12-31 23:59)",
+            "write them so, or leave --time out",
+            rows_where(bad),
+        )
+    return column.numbers
 
 
-def _labels(path: Path, name: str, values: list[Any]) -> Array:
-    """Whole numbers where all labels are such, so that class 10 comes after 9; texts otherwise.
+def sorted_texts(column: Column, key: Callable[[str], Any] = str) -> tuple[tuple[str, ...], Array]:
+    """The different texts of a column in order, and for every row the place of its own.
+
+    Args:
+        column: without gaps; texts that no row has any more are left out.
+        key: what they are ordered by.
+    """
+    used = np.bincount(column.codes, minlength=len(column.texts)) > 0
+    order = sorted(np.flatnonzero(used).tolist(), key=lambda place: key(column.texts[place]))
+    places = np.zeros(len(used), np.int64)
+    places[order] = np.arange(len(order))
+    return tuple(column.texts[place] for place in order), places[column.codes]
+
+
+def _classes(column: Column) -> tuple[tuple[str, ...], Array]:
+    """Names and numbers of classes; where all are whole numbers, class 10 comes after 9.
 
     Numbers are written "12" or "12.0". Others stay texts ("01" is not "1"), and so do all where
-    two ways to write one number meet. Fractions and the like, which are no classes, are left for
-    `pool_from` to refuse.
+    two ways to write one number meet.
     """
-    texts, of_row = np.unique(_texts(path, name, values), return_inverse=True)
-    whole = [int(match[1]) for text in texts if (match := _WHOLE.fullmatch(text))]
-    if len(set(whole)) == len(texts) and all(abs(number) < 2**63 for number in whole):
-        return np.array(whole, np.int64)[of_row]
-    try:
-        numbers = texts.astype(np.float64)
-    except ValueError:
-        return texts[of_row]
-    classes = np.isfinite(numbers) & (numbers == np.round(numbers))
-    return (texts if classes.all() else numbers)[of_row]
+    whole = [int(match[1]) for text in column.texts if (match := _WHOLE.fullmatch(text))]
+    if len({*whole}) < len(column.texts) or any(abs(number) >= 2**63 for number in whole):
+        return sorted_texts(column)
+    names, numbers = sorted_texts(column, lambda text: int(text.partition(".")[0]))
+    return tuple(name.partition(".")[0] for name in names), numbers

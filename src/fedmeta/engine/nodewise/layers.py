@@ -141,6 +141,24 @@ def _elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor | N
     return None if inplace or alpha < 0 else elu(input, alpha)
 
 
+def _group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Tensor | None:
+    """With one axis for all places: of images torch would ask for a layout that vmap cannot tell.
+
+    A map of 1 × 1 has two layouts at once, so that a plain copy does not help there.
+    """
+    if input.ndim < 4:
+        return None
+    flat = input.contiguous().flatten(2)
+    return functional.group_norm(flat, num_groups, weight, bias, eps).reshape(input.shape)
+
+
 def _view(input: Tensor, *shape: Any) -> Tensor | None:
     """A view; of what a convolution left channels-last in memory, a copy."""
     if len(shape) == 1 and isinstance(shape[0], torch.dtype):
@@ -170,6 +188,8 @@ _REPLACEMENTS: dict[Any, Callable[..., Tensor | None]] = {
     functional.max_pool2d: _max_pool,
     functional.avg_pool2d: _average_pool,
     functional.elu: _elu,
+    functional.group_norm: _group_norm,
+    torch.group_norm: _group_norm,
     Tensor.view: _view,
 }
 

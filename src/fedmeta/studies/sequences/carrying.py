@@ -76,7 +76,7 @@ def next_task(
     before = past.models[names.index(after)]
     initial = before.theta
     if method.isolation:
-        initial = {**initial, **head(start(settings, past.drawn))}
+        initial = {**initial, **head(before, start(settings, past.drawn))}
     if method.prior is not None and sequence.pull > 0:
         held = _prior(sequence, number, names.index(after), past, network)
         if not takes_prior(settings.algorithm):
@@ -109,7 +109,7 @@ def _prior(
 ) -> Regularizer:
     method, strength, model = sequence.method, sequence.pull, past.models[before]
     # With heads of their own, tasks share the layers before them alone.
-    theta_p = body(model.theta) if method.isolation else model.theta
+    theta_p = body(model) if method.isolation else model.theta
     if method.prior == "fisher":
         importance = _importance(sequence, before, past)
         return regularizer(

@@ -17,8 +17,10 @@ from fedmeta.core.errors import DataError, nearest
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out, read
 from fedmeta.data.federation import Positions, Role
+from fedmeta.data.loading import without_gaps
 from fedmeta.data.readers.registry import BUILT_IN
 from fedmeta.data.readers.search_folders import places
+from fedmeta.data.settings import READING
 from fedmeta.data.splitting import equal_parts, with_precise
 from fedmeta.studies.sequences.declaration import TaskSequence, TaskSettings
 
@@ -101,26 +103,37 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
 @lru_cache(maxsize=2)
 def _joined(names: tuple[DataSettings, ...], seed: int) -> tuple[Pool, list[tuple[int, int]]]:
     """The samples of all tasks as one pool, and where those of each task lie in it."""
-    pools = {name: read(name, seed) for name in dict.fromkeys(names)}
+    pools = {name: _plain(read(name, seed)) for name in dict.fromkeys(names)}
     first = pools[names[0]]
     ends = dict(zip(pools, np.cumsum([len(each.labels) for each in pools.values()]), strict=True))
     offsets = [(int(ends[n]) - len(pools[n].labels), int(ends[n])) for n in names]
     if len(pools) == 1:
         return first, offsets
     for other in pools.values():
-        if other.task != first.task or other.inputs.shape[1:] != first.inputs.shape[1:]:
+        shapes = other.inputs.shape[1:], other.features
+        if other.task != first.task or shapes != (first.inputs.shape[1:], first.features):
             raise DataError(
                 f"tasks have data of other classes or shapes ({first.name} and {other.name})",
                 "all tasks of a sequence share one model: give data with the same classes",
             )
     owners = [each.owners for each in pools.values() if each.owners is not None]
+    times = [each.times for each in pools.values() if each.times is not None]
     whole = first._replace(
         inputs=np.concatenate([each.inputs for each in pools.values()]),
         labels=np.concatenate([each.labels for each in pools.values()]),
         owners=np.concatenate(owners) if len(owners) == len(pools) else None,
+        times=np.concatenate(times) if len(times) == len(pools) else None,
         name=" and ".join(dict.fromkeys(each.name for each in pools.values())),
     )
     return whole, offsets
+
+
+def _plain(pool: Pool) -> Pool:
+    """A pool that can be joined to others: owners by name, gaps filled with means over all of it.
+
+    Nobody knows yet who is a source: tasks draw their nodes one after the other.
+    """
+    return without_gaps(pool, ())._replace(owners=pool.owner_texts, owner_names=())
 
 
 def _reading(data: DataSettings) -> DataSettings:
@@ -130,8 +143,8 @@ def _reading(data: DataSettings) -> DataSettings:
         found = (place / name for place in places(data.folder) if (place / name).is_file())
         name = str(next(found, name))
     drawn = {"nodes": data.nodes, "samples": data.samples} if name == "sinusoid" else {}
-    own = {"label": data.label, "node": data.node, "task": data.task}
-    return DataSettings(name, data.folder, **own, **drawn)  # type: ignore[arg-type]
+    columns = {each: getattr(data, each) for each in (*READING, "task", "node")}
+    return DataSettings(name, data.folder, **columns, **drawn)  # type: ignore[arg-type]
 
 
 def _of_classes(pool: Pool, task: TaskSettings) -> npt.NDArray[np.bool_]:
@@ -175,8 +188,10 @@ def _nodes(
             f"no samples are left for task {task.name!r}", "give it classes or nodes of its own"
         )
     # Who holds what depends on labels and owners alone; the inputs stay where they are.
-    owners = None if pool.owners is None else pool.owners[held]
-    some = pool._replace(inputs=held[:, None], labels=pool.labels[held], owners=owners, features=())
+    owners, times = (None if each is None else each[held] for each in (pool.owners, pool.times))
+    some = pool._replace(
+        inputs=held[:, None], labels=pool.labels[held], owners=owners, times=times
+    )._replace(features=(), encoding=None)
     drawn = deal_out(some, replace(data, precise=0), seed)
     named = data.resolved().partition == "column"
     prefix = "" if task.devices == "same" or named else f"{task.name}-"

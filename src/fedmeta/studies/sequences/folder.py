@@ -15,7 +15,7 @@ from typing import Any
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.run_folder import versions
 from fedmeta.core.serialization import serialize
-from fedmeta.core.storage import read_json, write_json, writing
+from fedmeta.core.storage import read_json, seal, unseal, write_json, writing
 from fedmeta.studies.sequences.declaration import TaskSequence, sequence_from
 from fedmeta.studies.sequences.measures import Repeat, mean_matrix, measured
 from fedmeta.studies.sequences.methods import Method
@@ -87,7 +87,9 @@ def conclude(
         "versions": versions(),
         "methods": {name: _of_method(sequence, name, each) for name, each in found.items()},
     }
+    unseal(folder)
     write_json(folder / FILE, result)
+    seal(folder)
     return result
 
 

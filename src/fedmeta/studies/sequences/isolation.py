@@ -9,37 +9,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedmeta.core.objective import Adaptation
 from fedmeta.core.tree import Tree
+from fedmeta.models.head import head_of
 from fedmeta.models.meta_model import MetaModel
 
-_HEAD = Adaptation(scope="head")
 
-
-def head(theta: Tree) -> Tree:
-    """The tensors of the last module that has parameters.
-
-    Example:
-        >>> import torch
-        >>> list(head({"0.weight": torch.ones(1), "2.weight": torch.ones(1)}))
-        ['2.weight']
-    """
-    names = _HEAD.moves(theta)
+def head(model: MetaModel, theta: Tree) -> Tree:
+    """Of parameters of a model, those that produce its output."""
+    names = _names(model)
     return {name: leaf for name, leaf in theta.items() if name in names}
 
 
-def body(theta: Tree) -> Tree:
-    """All other tensors.
-
-    Example:
-        >>> import torch
-        >>> list(body({"0.weight": torch.ones(1), "2.weight": torch.ones(1)}))
-        ['0.weight']
-    """
-    names = _HEAD.moves(theta)
-    return {name: leaf for name, leaf in theta.items() if name not in names}
+def body(model: MetaModel) -> Tree:
+    """All other parameters of a model."""
+    names = _names(model)
+    return {name: leaf for name, leaf in model.theta.items() if name not in names}
 
 
 def with_head(model: MetaModel, other: Tree) -> MetaModel:
-    """The model with the last layer of another one."""
-    return replace(model, theta={**model.theta, **head(other)})
+    """The model with the last layer of another one, which has the same network."""
+    return replace(model, theta={**model.theta, **head(model, other)})
+
+
+def _names(model: MetaModel) -> tuple[str, ...]:
+    first = next(iter(model.theta.values()))
+    return head_of(model.network, first.new_zeros(2, *model.input_shape)).names

@@ -18,8 +18,10 @@ from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
+from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Role
-from fedmeta.evaluation.evaluate import Evaluation, evaluate_model
+from fedmeta.evaluation.evaluate import evaluate_model
+from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.losses import named_loss
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.studies.sequences.carrying import Past, as_used, next_task, shared_network, start
@@ -201,9 +203,9 @@ def _read(repeat: RunRequest) -> Learned | str:
     summary = RunFolder.open(repeat.folder).summary()
     if summary["status"] == "diverged":
         return "training diverged"
-    loss = repeat.spec.loss
-    if isinstance(loss, str):
-        loss = named_loss(loss, repeat.federation.task)
+    loss: Any = repeat.spec.loss
+    if isinstance(loss, str):  # one that is built in the file says itself
+        loss = named_loss(loss, repeat.federation.task) if is_code_name(loss) else None
     return MetaModel.load(repeat.folder, repeat.spec.model, loss), _execution(summary)
 
 

@@ -1,5 +1,7 @@
 // Line charts and points, drawn as SVG with the page's colours.
 
+import { explore } from "./explore.js";
+
 const NAMESPACE = "http://www.w3.org/2000/svg";
 
 export function svg(tag, attributes = {}, text = "") {
@@ -46,7 +48,10 @@ function apart(places, gap) {
 /* series: [{name, colour, points: [[x, y]], dashed, dots, rings}]; options: {format, label, low,
    high, last, width, height, axis, ends, mark}. `ends` names the series at their right ends. */
 export function chart(place, series, options) {
-  const shown = series.filter((each) => each.points.length > 0);
+  const [from, to] = place.zoom ?? [-Infinity, Infinity];
+  const shown = series
+    .map((each) => ({ ...each, points: each.points.filter(([x]) => from <= x && x <= to) }))
+    .filter((each) => each.points.length > 0);
   if (shown.length === 0) {
     const empty = document.createElement("p");
     empty.className = "empty";
@@ -58,8 +63,8 @@ export function chart(place, series, options) {
   const room = { left: 46, right: ends ? 112 : 14, top: 10, bottom: options.axis ? 36 : 24 };
   const xs = shown.flatMap((each) => each.points.map((point) => point[0]));
   const ys = shown.flatMap((each) => each.points.map((point) => point[1]));
-  const x0 = options.first ?? Math.min(...xs);
-  const x1 = Math.max(options.last ?? -Infinity, ...xs);
+  const x0 = place.zoom ? Math.min(...xs) : options.first ?? Math.min(...xs);
+  const x1 = Math.max(place.zoom ? -Infinity : options.last ?? -Infinity, ...xs);
   let [y0, y1] = [options.low ?? Math.min(...ys), options.high ?? Math.max(...ys)];
   const log = options.log && Math.min(...ys) > 0 && Math.max(...ys) > 50 * Math.min(...ys);
   const bent = log ? Math.log10 : (value) => value;
@@ -68,6 +73,7 @@ export function chart(place, series, options) {
   if (options.low === undefined) y0 -= pad;
   if (options.high === undefined) y1 += pad;
   const across = (x) => room.left + ((x - x0) / (x1 - x0 || 1)) * (width - room.left - room.right);
+  const back = (place_) => x0 + ((place_ - room.left) / (width - room.left - room.right)) * (x1 - x0 || 1);
   const up = (y) => height - room.bottom - ((bent(y) - y0) / (y1 - y0 || 1)) * (height - room.top - room.bottom);
 
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.label });
@@ -121,6 +127,9 @@ export function chart(place, series, options) {
     });
   }
   place.replaceChildren(root);
+  if (!ends) return;
+  const redraw = () => chart(place, series, options);
+  explore({ place, root, svg, shown, across, back, top: room.top, bottom: height - room.bottom, width, format, number, redraw });
 }
 
 function shorten(text) {

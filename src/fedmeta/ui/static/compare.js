@@ -10,6 +10,8 @@ chart(document.getElementById("reached"), coloured(curves), {
   format: metricText(metric), tick: metric === "accuracy" ? (v) => `${Math.round(100 * v)} %` : number,
   label: "Metric of the new devices by round", first: 0, empty: "No run has evaluated its new devices while training.",
 });
-chart(document.getElementById("loss"), coloured(losses), {
-  log: true, label: "Loss by round", first: 0, empty: "No run has logged a loss.",
-});
+if (losses !== undefined) {
+  chart(document.getElementById("loss"), coloured(losses), {
+    log: true, label: "Loss by round", first: 0, empty: "No run has logged a loss.",
+  });
+}

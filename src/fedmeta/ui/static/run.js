@@ -15,7 +15,7 @@ function draw() {
   const last = live ? planned : records.at(-1)?.round;
   const losses = records.map((record) => [record.round, record.meta_loss ?? record.local_loss]);
   chart(document.getElementById("loss"), [
-    { name: number(losses.at(-1)?.[1]), colour: "var(--accent)", points: losses.filter(([, y]) => Number.isFinite(y)) },
+    { name: number(losses.at(-1)?.[1]), title: "loss", colour: "var(--accent)", points: losses.filter(([, y]) => Number.isFinite(y)) },
   ], { log: true, label: "Loss by round", last, first: 0, empty: "No round has been logged yet." });
 
   const steps = [...new Set(records.flatMap((record) => Object.keys(record.target ?? {})))].sort((a, b) => a - b);
@@ -34,6 +34,17 @@ function draw() {
   });
 }
 
+// The rate of the last rounds, and what is left at that rate.
+function pace(done) {
+  const times = records.slice(-20).map((record) => record.seconds).filter(Number.isFinite);
+  const each = times.reduce((sum, time) => sum + time, 0) / times.length;
+  if (!(each > 0) || done >= planned) return "";
+  const left = each * (planned - done);
+  const words = left < 120 ? `${Math.ceil(left)} s` : left < 7200 ? `${Math.round(left / 60)} min` : `${(left / 3600).toFixed(1)} h`;
+  const rate = each < 1 ? `${number(1 / each)} rounds/s` : `${number(each)} s/round`;
+  return `About ${words} left at ${rate}.`;
+}
+
 async function look() {
   try {
     const news = await ask(`/api/rounds/${address(name)}?offset=${offset}`);
@@ -49,6 +60,7 @@ async function look() {
     if (live) {
       const done = records.at(-1)?.round ?? 0;
       live.textContent = `round ${done} of ${planned}`;
+      document.getElementById("rate").textContent = pace(done);
       if (news.ended) {
         location.reload(); // the server has more to say now
         return;

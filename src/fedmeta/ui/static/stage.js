@@ -12,7 +12,8 @@ const find = (id) => document.getElementById(id);
 export class Stage {
   constructor(about, ask) {
     this.about = about;
-    this.text = metricText(about.metric);
+    const figure = metricText(about.metric);
+    this.text = (value) => (about.unit && value !== null ? `${figure(value)} ${about.unit}` : figure(value));
     this.timer = null;
     this.steps = [];
     find("adapt").addEventListener("click", () => this.adapt(ask));
@@ -62,7 +63,8 @@ export class Stage {
   async adapt(ask) {
     this.stop();
     const button = find("adapt");
-    button.disabled = true;
+    if (button.getAttribute("aria-busy") === "true") return;
+    button.setAttribute("aria-busy", "true"); // not disabled: that would throw the focus away
     button.textContent = "Adapting …";
     tell(find("message"), "");
     try {
@@ -75,10 +77,11 @@ export class Stage {
       find("step").disabled = false;
       find("key").hidden = this.about.kind !== "classification";
       this.play(0);
+      find("step").focus(); // where the result is; arrows walk through the steps
     } catch (error) {
       tell(find("message"), error.message);
     }
-    button.disabled = false;
+    button.setAttribute("aria-busy", "false");
     button.textContent = "Adapt";
   }
 

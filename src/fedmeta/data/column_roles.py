@@ -1,0 +1,108 @@
+"""Which columns of a table are features, where nobody has named them.
+
+An id says who a sample is from, not what was measured: a model that is given one learns its own
+devices by heart. So what looks like an id, an index of rows, a date or free text is left out and a
+note says so; whoever wants it names all features. The rules, in this order:
+
+- empty: there is no value in it;
+- index: whole numbers that grow by 1 from row to row, 20 rows or more;
+- id: texts or whole numbers under a name that ends in id, uuid, serial, …, or is device, user, …;
+- date: for an ordered split there is `time`;
+- texts: more different ones than `max_categories`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import numpy as np
+
+from fedmeta.data.columns import Column
+
+Reason = Literal["empty", "index", "id", "date", "texts", "other"]
+
+_LEAST_ROWS = 20
+_ID = re.compile(r"(.*[^a-z])?(id|ids|uuid|guid|idx|index|serial|imei|serial[^a-z]?(no|nr|number))")
+_OWNERS = (
+    *("device", "machine", "node", "client", "user", "patient", "subject", "participant"),
+    *("person", "vehicle", "customer", "household", "writer", "speaker", "wearer", "driver"),
+)
+_OWNER = re.compile(rf"({'|'.join(_OWNERS)})([^a-z]?(id|name|no|nr|number|key|code))?")
+
+
+def why_no_feature(column: Column, max_categories: int) -> Reason | None:
+    """Why a column is not taken for a feature; None: it is.
+
+    Args:
+        column: with all of its rows.
+        max_categories: most different texts that get an input each.
+
+    Example:
+        >>> why_no_feature(Column("", "number", np.arange(50.0)), 50)
+        'index'
+        >>> why_no_feature(Column("deviceId", "number", np.array([7.0, 7.0])), 50)
+        'id'
+        >>> why_no_feature(Column("humid", "number", np.array([7.0, 7.0])), 50) is None
+        True
+    """
+    if column.kind in ("empty", "other", "date"):
+        kinds: dict[str, Reason] = {"empty": "empty", "other": "other", "date": "date"}
+        return kinds[column.kind]
+    if is_index(column):
+        return "index"
+    whole = column.kind == "number" and is_whole(column.numbers)
+    if (column.kind == "text" or whole) and names_somebody(column.name):
+        return "id"
+    if column.kind == "text" and len(column.texts) > max_categories:
+        return "texts"
+    return None
+
+
+def names_somebody(name: str) -> bool:
+    """Whether a name is that of an id or an owner.
+
+    Example:
+        >>> [names_somebody(each) for each in ("unit_id", "user", "humidity", "grid", "wind")]
+        [True, True, False, False, False]
+    """
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip()
+    return bool(_ID.fullmatch(plain) or _OWNER.fullmatch(plain))
+
+
+def is_index(column: Column) -> bool:
+    """Whether a column counts the rows of its file."""
+    values = column.numbers
+    if column.kind != "number" or len(values) < _LEAST_ROWS or values[1] - values[0] != 1:
+        return False
+    return bool((np.diff(values) == 1).all()) and is_whole(values[:1])
+
+
+def is_whole(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    """Whether all numbers that are there are whole."""
+    there = values[np.isfinite(values)]
+    return len(there) > 0 and bool((there == np.round(there)).all())
+
+
+def owner_count(column: Column) -> int | None:
+    """How many nodes a column would make, where it looks like the one that says whose sample it is.
+
+    Its name does, and its values come again: there are at most half as many as rows.
+    """
+    if not names_somebody(column.name) or column.kind not in ("text", "number"):
+        return None
+    if column.kind == "text":
+        count = len(column.texts)
+    else:
+        count = len(np.unique(column.numbers[~column.gaps]))
+    return count if 2 <= count <= len(column.gaps) / 2 else None
+
+
+WORDS: dict[Reason, str] = {
+    "empty": "without any value",
+    "index": "an index of the rows",
+    "id": "an id by its name",
+    "date": "dates (for an ordered split name it as time)",
+    "texts": "too many different texts for categories",
+    "other": "lists or objects",
+}

@@ -1,0 +1,255 @@
+"""How the columns of a table become the inputs of a model; it travels with the model.
+
+    number, boolean → itself          category → one input per known value, 1 at its own and else 0
+
+A value that the category did not have in training is 0 everywhere. A gap is NaN until it is filled
+with the mean of its input over the source nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedmeta.core.errors import nearest
+from fedmeta.data.columns import GAPS, Column, Table
+from fedmeta.data.faults import Faults, counted, rows_where, such_as
+from fedmeta.data.pool import Array
+
+Missing = Literal["error", "mean", "drop"]
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """A column of a table that is a feature.
+
+    Args:
+        name: of the column.
+        categories: of texts, the values that have an input each; empty for numbers.
+    """
+
+    name: str
+    categories: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of its inputs.
+
+        Example:
+            >>> EncodedColumn("state", ("off", "on")).features
+            ('state=off', 'state=on')
+        """
+        return tuple(f"{self.name}={each}" for each in self.categories) or (self.name,)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The columns that are features, in the order of the inputs.
+
+    Args:
+        columns: which.
+        missing: what is done about gaps: "error" refuses them, "mean" fills them, "drop" leaves
+            their rows out.
+        means: of every input over the source nodes' samples, once they are known.
+        ignored: columns that the table had besides; in a data frame others are refused.
+        label, node: names of these columns in training, if they had any.
+
+    Example:
+        >>> encoding = Encoding((EncodedColumn("a"), EncodedColumn("s", ("off", "on"))), "mean")
+        >>> encoding.features
+        ('a', 's=off', 's=on')
+        >>> Encoding.from_facts(encoding.facts()) == encoding
+        True
+    """
+
+    columns: tuple[EncodedColumn, ...]
+    missing: Missing = "error"
+    means: tuple[float, ...] = ()
+    ignored: tuple[str, ...] = ()
+    label: str | None = None
+    node: str | None = None
+
+    @classmethod
+    def of_features(cls, features: Sequence[str]) -> Encoding:
+        """That of an older model, which knows names alone."""
+        return cls(tuple(EncodedColumn(name) for name in features))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values, for the header of a model file."""
+        columns = [
+            {"name": each.name, "categories": list(each.categories)} for each in self.columns
+        ]
+        lists = {"means": list(self.means), "ignored": list(self.ignored)}
+        own = {"missing": self.missing, "label": self.label, "node": self.node}
+        return {"columns": columns, **own, **lists}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Encoding:
+        """The inverse of `facts`."""
+        columns = [
+            EncodedColumn(str(each["name"]), tuple(map(str, each["categories"])))
+            for each in facts["columns"]
+        ]
+        means, ignored = map(float, facts["means"]), map(str, facts["ignored"])
+        own = facts["missing"], tuple(means), tuple(ignored)
+        return cls(tuple(columns), *own, facts["label"], facts["node"])
+
+    def filled(self, inputs: Array) -> Array:
+        """Inputs with means where they are NaN, changed in place."""
+        for place, mean in enumerate(self.means):
+            column = inputs[:, place]
+            column[np.isnan(column)] = mean
+        return inputs
+
+    def with_means(self, inputs: Array, rows: Array) -> Encoding:
+        """The same with the means of some rows; an input without any value there has mean 0."""
+        means = []
+        for place in range(inputs.shape[1]):
+            column = inputs[rows, place].astype(np.float64)
+            known = column[~np.isnan(column)]
+            means.append(float(known.mean()) if len(known) else 0.0)
+        return replace(self, means=tuple(means))
+
+
+def model_encoding(about: Mapping[str, Any]) -> Encoding | None:
+    """That of a model, from the facts that travel with it; None: it was not trained on a table."""
+    if about.get("encoding"):
+        return Encoding.from_facts(about["encoding"])
+    features = about.get("features")
+    return Encoding.of_features(features) if features else None
+
+
+@dataclass(eq=False)
+class Encoded:
+    """The inputs of a table.
+
+    Args:
+        inputs: (N, F) float32, NaN where a value is missing.
+        gaps: (N,) whether a row misses a value.
+        notes: what people should know.
+    """
+
+    inputs: Array
+    gaps: Array
+    notes: list[str] = field(default_factory=list)
+
+
+def encode(table: Table, encoding: Encoding, faults: Faults) -> Encoded:
+    """The inputs that the columns of a table are; what is wrong is added to the faults.
+
+    Args:
+        table: has at least the encoding's columns, or that is a fault.
+        encoding: which columns, and how.
+        faults: collects.
+    """
+    _check_present(table, encoding, faults)
+    inputs = np.full((table.rows, len(encoding.features)), np.nan, np.float32)
+    found, place = Encoded(inputs, np.zeros(table.rows, np.bool_)), 0
+    missing: list[tuple[str, int]] = []
+    for each in encoding.columns:
+        width = max(1, len(each.categories))
+        if each.name in table.names:
+            column = table.column(each.name, written=bool(each.categories))
+            gaps = _fill(inputs[:, place : place + width], column, each, faults, found.notes)
+            if gaps.any():
+                missing.append((each.name, int(gaps.sum())))
+                found.gaps |= gaps
+        place += width
+    if missing:
+        _gaps(encoding, missing, found, faults)
+    return found
+
+
+def _check_present(table: Table, encoding: Encoding, faults: Faults) -> None:
+    absent = [name for name in encoding.names if name not in {*table.names}]
+    if absent:
+        known = [name for name in table.names if name not in {*encoding.names}]
+        hint = nearest(absent[0], known) if known else "it has no other columns"
+        faults.add(f"it has no feature column {such_as(absent)}", hint)
+
+
+def _fill(
+    part: Array, column: Column, wanted: EncodedColumn, faults: Faults, notes: list[str]
+) -> Array:
+    """Write a column into its inputs; which rows have no value."""
+    name, none = wanted.name, np.zeros(len(part), np.bool_)
+    if wanted.categories:
+        places = {text: number for number, text in enumerate(wanted.categories)}
+        unknown = {text: -2 for text in column.texts if text.lower() in GAPS}
+        numbers = [places.get(text, unknown.get(text, -1)) for text in column.texts]
+        one = np.array([*numbers, -2])[column.codes]
+        part[:] = one[:, None] == np.arange(part.shape[1])
+        part[one == -2] = np.nan
+        if new := [
+            text for text, number in zip(column.texts, numbers, strict=True) if number == -1
+        ]:
+            count = int((one == -1).sum())
+            notes.append(
+                f"column {name!r} has {counted(count, 'value')} unknown in training "
+                f"({such_as(new)}): all of its inputs are 0 there"
+            )
+        gaps: Array = one == -2
+        return gaps
+    if column.kind in ("text", "mixed", "other", "date"):
+        what = {"other": "holds lists or objects", "date": "holds dates"}.get(column.kind)
+        if what is None:
+            bad = np.isnan(column.numbers) if column.kind == "mixed" else ~column.gaps
+            bad = bad & ~column.gaps
+            texts = [column.texts[code] for code in np.unique(column.codes[bad])]
+            commas = any("," in text for text in texts)
+            faults.add(
+                f"in column {name!r} {counted(bad.sum(), 'value')} not a number ({such_as(texts)})",
+                f"mend them or leave the column out: --drop {name!r}"
+                + (", or say --decimal , for a decimal comma" if commas else ""),
+                rows_where(bad),
+            )
+        else:
+            remedy = f"leave it out: --drop {name!r}"
+            more = ", or order the split by it: --time" if column.kind == "date" else ""
+            faults.add(f"column {name!r} {what}", remedy + more)
+        return column.gaps if column.kind == "mixed" else none  # told together
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        part[:, 0] = column.numbers
+    infinite = np.isinf(part[:, 0])
+    if infinite.any():
+        faults.add(
+            f"in column {name!r} {counted(infinite.sum(), 'value')} infinite or too large",
+            "mend them, or leave their rows out",
+            rows_where(infinite),
+        )
+    return column.gaps
+
+
+def _gaps(
+    encoding: Encoding,
+    missing: Sequence[tuple[str, int]],
+    found: Encoded,
+    faults: Faults,
+) -> None:
+    columns = ", ".join(f"{name!r} {count}" for name, count in missing[:5])
+    more = ", …" if len(missing) > 5 else ""
+    total, rows = sum(count for _, count in missing), int(found.gaps.sum())
+    problem = f"{counted(total, 'value')} missing in {counted(rows, 'row')} ({columns}{more})"
+    if encoding.missing == "error":
+        faults.add(
+            problem,
+            "fill them, or say --missing mean (their column's mean) or --missing drop",
+            rows_where(found.gaps),
+        )
+    elif encoding.missing == "mean":
+        found.notes.append(f"{problem}; each is filled with the mean over the source nodes")
+    else:
+        found.notes.append(f"{problem}; these rows are left out")

@@ -1,0 +1,185 @@
+"""What a model's confidence is worth: counted on source nodes, and held against target nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedmeta.config.execution import Execution
+from fedmeta.core.calibration import SHARE, Calibration, counts, margins
+from fedmeta.core.objective import Objective, adapt
+from fedmeta.data.federation import Federation, Node
+from fedmeta.engine.cohort import node_keys
+from fedmeta.engine.layout import Layout, predictor
+from fedmeta.engine.machine import machine
+from fedmeta.evaluation.intervals import student_quantile
+from fedmeta.evaluation.targets import JudgedSets, Targets, TargetStore
+from fedmeta.models.meta_model import MetaModel
+
+
+def calibrate(
+    model: MetaModel, federation: Federation, execution: Execution, seed: int = 0
+) -> Calibration | None:
+    """Adapt the model on the support set of every source node and count on its query set.
+
+    Args:
+        model: as it was trained.
+        federation: its own; only the sources are looked at.
+        execution: with its path and chunk size resolved.
+        seed: of mini-batches, where the adaptation draws any.
+
+    Returns:
+        Sums over nodes; None for values, which have no margins.
+    """
+    if model.task.kind != "classification":
+        return None
+    found = _after_adapting(model, federation, federation.sources, execution, seed, counts)
+    return Calibration.of(found.sum(dim=0).cpu())
+
+
+@dataclass(frozen=True)
+class Abstaining:
+    """What comes of leaving a share of the answers open, on samples of target nodes.
+
+    Args:
+        share: of the samples that were to be left open.
+        coverage: share of them that was answered.
+        accuracy: of all answers.
+        answered: accuracy of those that were given.
+        promised: the same two as the calibration has them.
+        half_width: of the 95 % interval of what was gained less what was promised, from the spread
+            between nodes and the number of samples that the promise was counted on.
+    """
+
+    share: float
+    coverage: float
+    accuracy: float
+    answered: float
+    promised: tuple[float, float]
+    half_width: float
+
+    @property
+    def gained(self) -> float:
+        """Accuracy of the answered minus that of all."""
+        return self.answered - self.accuracy
+
+    @property
+    def promised_gain(self) -> float:
+        """The same as promised."""
+        return self.promised[1] - self.promised[0]
+
+    @property
+    def kept(self) -> bool:
+        """Whether at least what was promised was gained, as far as the interval tells."""
+        return self.gained >= self.promised_gain - self.half_width
+
+    def to_dict(self) -> dict[str, float | bool | None]:
+        """The numbers for a file; accuracy of the answered is None where none is."""
+        known = not math.isnan(self.answered)
+        return {
+            "share": self.share,
+            "coverage": self.coverage,
+            "accuracy": self.accuracy,
+            "answered": self.answered if known else None,
+            "promised": self.promised[0],
+            "promised_answered": self.promised[1],
+            "half_width": self.half_width if known else None,
+            "kept": self.kept,
+        }
+
+
+def abstaining(
+    model: MetaModel,
+    federation: Federation,
+    execution: Execution,
+    seed: int = 0,
+    share: float = SHARE,
+) -> Abstaining | None:
+    """What the target nodes of a federation gain by leaving answers open.
+
+    Args:
+        model: with its calibration.
+        federation: of the same classes and input shape; only its targets are looked at.
+        execution, seed: see `calibrate`.
+        share: of samples to leave open.
+
+    Returns:
+        None where the model has no calibration.
+    """
+    if model.calibration is None:
+        return None
+    least = model.calibration.threshold(share)
+
+    def count(outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        real = mask > 0
+        right = real & (outputs.argmax(dim=-1) == labels)
+        sure = margins(outputs) >= least
+        return torch.stack([real, right, real & sure, right & sure]).sum(dim=-1)
+
+    found = _after_adapting(model, federation, federation.targets, execution, seed, count)
+    return _summary(model.calibration, share, found.double().cpu())
+
+
+def _summary(calibration: Calibration, share: float, nodes: Tensor) -> Abstaining:
+    """From how many samples every node has, has right, answered, and answered rightly: (n, 4)."""
+    total, right, answered, both = nodes.sum(dim=0).tolist()
+    accuracy = right / total
+    of_answered = both / answered if answered else math.nan
+    # The difference of two ratios of sums over nodes, to first order a mean over nodes.
+    part = (nodes[:, 3] - of_answered * nodes[:, 2]) / max(answered, 1)
+    whole = (nodes[:, 1] - accuracy * nodes[:, 0]) / total
+    many = len(nodes)
+    spread = float((part - whole).square().sum()) * many / max(1, many - 1)
+    promised = calibration.promised(share)
+    promise = _gain_variance(*promised, share, calibration.samples)
+    t = student_quantile(max(1, many - 1))
+    width = t * math.sqrt(spread + promise)
+    return Abstaining(share, answered / total, accuracy, of_answered, promised, width)
+
+
+def _gain_variance(accuracy: float, answered: float, share: float, samples: int) -> float:
+    """Of answered − accuracy, where answered are 1 − share of independent samples.
+
+    accuracy = (1 − s)·answered + s·left, so the gain is s (answered − left).
+    """
+    if samples == 0 or not 0 < share < 1:
+        return 0.0
+    left = (accuracy - (1 - share) * answered) / share
+    each = answered * (1 - answered) / (1 - share) + max(0.0, left * (1 - left)) / share
+    return share**2 * each / samples
+
+
+Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(outputs, labels, mask) of a node's query samples → numbers of one shape for all nodes."""
+
+
+def _after_adapting(
+    model: MetaModel,
+    federation: Federation,
+    nodes: Sequence[Node],
+    execution: Execution,
+    seed: int,
+    measure: Measure,
+) -> Tensor:
+    """A measure of every node after its own adaptation, with a node axis in front."""
+    network = model.network.to(execution.torch_device, execution.torch_dtype)
+    theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
+    predict = predictor(network, execution)
+    quiet = Objective(lambda point, x, _key: predict(point, x, None), model.loss)
+    rule = model.adaptation.fitted(theta)
+
+    def one(data: JudgedSets, key: Tensor) -> Tensor:
+        phi = adapt(quiet, rule, theta, data.support, key)
+        query = data.judged[0]
+        return measure(predict(phi, query.inputs, None), query.labels, query.mask)
+
+    layout = Layout(replace(execution, chunk=min(execution.chunk or 1, len(nodes))), quiet)
+    keys = node_keys(nodes, seed).to(execution.torch_device)
+    with machine(execution), torch.no_grad():
+        store = TargetStore([Targets(federation, nodes, model.scaling, seed)], execution)
+        found: Tensor = layout.map(one, store, keys)
+    return found

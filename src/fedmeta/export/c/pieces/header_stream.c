@@ -1,0 +1,1 @@
+/* A step uses up the samples: feed them again for another one. */

@@ -1,0 +1,7 @@
+/* dL/dx from y = leaky_relu(x) and g = dL/dy, in place of g. */
+static void leaky_relu_backward(int count, float slope, const float *y, float *g)
+{
+    for (int i = 0; i < count; i++) {
+        g[i] *= y[i] > 0.0f ? 1.0f : slope;
+    }
+}

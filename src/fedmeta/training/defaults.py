@@ -1,0 +1,120 @@
+"""What a spec leaves open, decided from the data and the network, never from targets.
+
+Where nobody has asked for anything else:
+
+- images are augmented as `Augmentation.resolved` says;
+- values are predicted by two hidden layers, and a layer may move five times as far in a round as
+  where classes are told apart: a wave, say, needs features that a network does not start with;
+- the inner step α of the head is matched to the features that it multiplies. With h the head's
+  input (and 1 for its bias), a step on squared errors overshoots beyond α = 1/(1 + ‖h‖²): values
+  take a quarter of that, a step of normalised least mean squares that a device with inputs
+  twice as large survives. A step on the cross-entropy moves
+  outputs by at most α(1 + ‖h‖²): classes take 0.3, which serves three data sets, within the bounds
+  2 and 400 for that product.
+
+E‖h‖² is taken at θ¹ on standard normal samples, what scaled inputs are like, or on tokens drawn at
+random. So it takes no data,
+and all machines of a fleet and all repeats find the same.
+
+Nagumo, Noda, A learning method for system identification, IEEE Trans. Automatic Control, 1967.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedmeta.algorithms.platform_optimizer import AUTOMATIC
+from fedmeta.config.spec import RunSpec
+from fedmeta.core.objective import RECOMMENDED
+from fedmeta.data.federation import Federation, Task
+from fedmeta.models.functional import FunctionalModel, functionalise
+from fedmeta.models.head import Head, feature_size
+from fedmeta.models.networks import ModelSettings, build
+
+_FOR_VALUES = 0.25  # α (1 + E‖h‖²) where values are predicted
+_LONGEST_FOR_VALUES = 0.05  # step of the platform
+_BOUNDS = 2.0, 400.0  # of the same where classes are
+_SAMPLES = 64
+
+
+def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
+    """The spec with its augmentation, hidden layers and longest step decided.
+
+    Args:
+        spec: what was asked for.
+        federation: has the shape of samples and the kind of task.
+    """
+    shape = tuple(federation.inputs.shape[1:])
+    spec = replace(spec, augmentation=spec.augmentation.resolved(shape))
+    values = federation.task.kind == "regression"
+    if isinstance(spec.model, ModelSettings) and spec.model.hidden == "auto":
+        hidden = (64, 64) if values else (64,)
+        spec = replace(spec, model=replace(spec.model, hidden=hidden))
+    algorithm: Any = spec.algorithm
+    if values and getattr(algorithm, "server", None) is AUTOMATIC:
+        longer = replace(AUTOMATIC, longest_step=_LONGEST_FOR_VALUES)
+        spec = replace(spec, algorithm=replace(algorithm, server=longer))
+    return spec
+
+
+def with_inner_step(
+    spec: RunSpec,
+    network: FunctionalModel,
+    head: Head | None,
+    federation: Federation,
+    tokens: bool = False,
+) -> RunSpec:
+    """The spec with α matched to the network, where nobody has asked for an inner adaptation.
+
+    Args:
+        spec: with its other defaults decided.
+        network: at θ¹.
+        head: what adaptation moves; None: not the head.
+        federation: has the shape of samples and the kind of task.
+        tokens: whether samples are whole numbers that the network looks up.
+    """
+    if spec.algorithm.inner is not RECOMMENDED or head is None:
+        return spec
+    shape = tuple(federation.inputs.shape[1:])
+    if isinstance(spec.model, ModelSettings):
+        # Repeats differ in their first weights: all of them go by those of one.
+        network = functionalise(build(spec.model, shape, federation.task.outputs, seed=0))
+        network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
+    some, generator = next(iter(network.theta.values())), torch.Generator().manual_seed(0)
+    if tokens:
+        like = torch.randint(network.vocabulary, (_SAMPLES, *shape), generator=generator)
+    else:
+        like = torch.randn(_SAMPLES, *shape, generator=generator).to(some.dtype)
+    step = matched_step(feature_size(network, head, like.to(some.device)), federation.task)
+    if step == RECOMMENDED.step_size:
+        return spec
+    inner = replace(RECOMMENDED, step_size=step)
+    algorithm: Any = spec.algorithm
+    return replace(spec, algorithm=replace(algorithm, inner=inner))
+
+
+def matched_step(size: float | None, task: Task) -> float:
+    """α for features of a size, with two digits.
+
+    Args:
+        size: E‖h‖²; None where the head is no linear layer: as if it were 16, as in a layer of 64.
+        task: classes or values.
+
+    Example:
+        >>> classes, values = Task("classification", 10), Task("regression", 1)
+        >>> matched_step(100.0, classes), matched_step(3999.0, classes), matched_step(4.0, values)
+        (0.3, 0.1, 0.05)
+    """
+    size = 16.0 if size is None else size
+    if task.kind == "regression":
+        return _two_digits(_FOR_VALUES / (1 + size))
+    lowest, highest = (bound / (1 + size) for bound in _BOUNDS)
+    return _two_digits(min(max(RECOMMENDED.step_size, lowest), highest))
+
+
+def _two_digits(value: float) -> float:
+    # Last bits may differ from machine to machine; what is agreed on must not.
+    return float(f"{value:.2g}")

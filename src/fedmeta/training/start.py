@@ -1,0 +1,68 @@
+"""Where training starts: the network at θ¹, and how the samples it sees are scaled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedmeta.config.spec import RunSpec
+from fedmeta.core.user_code import is_code_name
+from fedmeta.data.federation import Federation, Task
+from fedmeta.data.scaling import Scaling, fit_scaling, token_scaling
+from fedmeta.models.functional import FunctionalModel, functionalise
+from fedmeta.models.meta_model import check_same_tensors, load_scaling, load_theta
+from fedmeta.models.networks import ModelSettings, build
+
+
+def network_of(spec: RunSpec, federation: Federation) -> FunctionalModel:
+    """The network as a function of its parameters, where training starts."""
+    model, shape, outputs = spec.model, federation.inputs.shape[1:], federation.task.outputs
+    if isinstance(model, ModelSettings):
+        model = build(model, shape, outputs, spec.training.seed)
+    network = functionalise(model).to(spec.execution.torch_device, spec.execution.torch_dtype)
+    start = load_theta(spec.start) if isinstance(spec.start, str) else spec.start
+    if start is None:
+        return network
+    check_same_tensors(network.theta, start, "the initial model")
+    like = network.theta
+    return replace(network, theta={name: start[name].to(leaf) for name, leaf in like.items()})
+
+
+def kept_scaling(spec: RunSpec, shape: tuple[int, ...], task: Task) -> Scaling | None:
+    """That of the model which the run is tied to or starts from, if it has one for such samples.
+
+    Its weights are made for inputs and labels as they were scaled there, or not scaled.
+    """
+    for path in (spec.prior.model if spec.prior.ties else None, spec.start):
+        kept = load_scaling(path) if isinstance(path, str) else None
+        if kept is not None and _fits(kept, shape, task):
+            return kept
+    return None
+
+
+def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
+    """The scaling that is kept, or a new one; whole numbers that a network embeds are tokens."""
+    kept = kept_scaling(spec, federation.inputs.shape[1:], federation.task)
+    if kept is not None:
+        return kept
+    data = spec.data
+    own = not isinstance(spec.model, ModelSettings) or is_code_name(spec.model.name)
+    if own and network_of(spec, federation).vocabulary:
+        tokens = token_scaling(federation, "standard" if data is None else data.label_scaling)
+        if tokens is not None:
+            return tokens
+    if data is None:
+        return fit_scaling(federation)
+    how = data.scaling, data.scaling_from, data.scaling_floor, data.label_scaling
+    return fit_scaling(federation, *how)
+
+
+def _fits(scaling: Scaling, shape: tuple[int, ...], task: Task) -> bool:
+    labels = scaling.labels
+    values = labels is None or (task.kind, labels.mean.shape) == ("regression", (task.outputs,))
+    return values and _broadcasts(scaling.mean.shape, shape)
+
+
+def _broadcasts(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a scaling of one shape can be applied to samples of another."""
+    pairs = zip(reversed(small), reversed(shape), strict=False)
+    return len(small) <= len(shape) and all(a in (1, b) for a, b in pairs)

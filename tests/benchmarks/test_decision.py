@@ -1,0 +1,34 @@
+"""The benchmark of deciding and abstaining, small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import decision
+
+
+def test_rows_are_of_held_out_nodes_and_models_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decision, "DIVISIONS", 2)
+    results = tmp_path / "decision.json"
+    line = ["--models", str(tmp_path / "models"), "--seeds", "2", "--rounds", "2"]
+    line += ["--place", "bands.csv/own-nodes", "thermometers.csv/own-nodes"]
+    decision.main([*line, "--results", str(results)])
+    printed = capsys.readouterr().out
+    classes, values = json.loads(results.read_text())["rows"]
+    assert classes["seeds"] == 2
+    held_out = round(0.2 * 32)  # of 32 source nodes
+    assert sum(classes["choices"].values()) == 2 * 2 * held_out
+    assert classes["gain"][0] == pytest.approx(classes["decided"] - classes["one"], abs=0.05)
+    assert "over_promise" in classes
+    assert "gained" not in values
+    assert values["one"] < 0  # an error, in percent of that of each node's own mean
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "models").rglob("*.safetensors")}
+    assert len(kept) == 4
+    decision.main(line)
+    assert capsys.readouterr().out == printed
+    assert all(file.stat().st_mtime_ns == then for file, then in kept.items())
