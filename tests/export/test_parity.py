@@ -90,6 +90,7 @@ def test_head_alone_with_learned_steps(tmp_path: Path) -> None:
 
 
 def test_a_head_that_is_not_declared_last(tmp_path: Path) -> None:
+    torch.manual_seed(0)  # a norm over three nearly equal values would magnify rounding
     network = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
     rule = replace(Adaptation(0.1, scope="head"), head=("0.weight", "0.bias"))
     check(meta_model(network, (4,), 3, rule), tmp_path / "model.onnx")
