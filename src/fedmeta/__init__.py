@@ -43,6 +43,7 @@ from fedmeta.evaluation.intervals import interval
 from fedmeta.evaluation.result import Evaluation
 from fedmeta.export import export_c, export_onnx
 from fedmeta.models.frozen import freeze_norms
+from fedmeta.models.lora import lora
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import (
@@ -135,6 +136,7 @@ __all__ = [
     "grid",
     "interval",
     "load",
+    "lora",
     "measured",
     "sequence",
     "store_importance",
