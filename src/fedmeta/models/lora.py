@@ -64,7 +64,7 @@ def lora(
     Example:
         >>> model = lora(nn.Sequential(nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 2)), 1, train=["2"])
         >>> [(n.split(".")[-1], p.numel()) for n, p in model.named_parameters() if p.requires_grad]
-        [('weight', 16), ('bias', 2), ('lora_A', 9), ('lora_B', 8)]
+        [('lora_A', 9), ('lora_B', 8), ('weight', 16), ('bias', 2)]
 
     What a device adapts is chosen by name: `Adaptation(scope=("*lora_*",))` is the adapter,
     `scope="head"` the head, `scope="all"` both.
