@@ -29,7 +29,7 @@ _NAMES = (
         "report",
         "data",
     ),
-    *("diagnose", "sequence", "reproduce", "fleet", "certs", "platform", "edge", "ui"),
+    *("diagnose", "sequence", "gate", "reproduce", "fleet", "certs", "platform", "edge", "ui"),
 )
 
 

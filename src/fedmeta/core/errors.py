@@ -112,6 +112,12 @@ class DivergedError(FedmetaError):
     exit_code = 3
 
 
+class BlockedError(FedmetaError):
+    """A candidate that falls too far on an earlier task (`fedmeta gate`)."""
+
+    exit_code = 4
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known names, those like `word` first: the tail of an "unknown name" message.
 

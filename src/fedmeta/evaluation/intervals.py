@@ -41,12 +41,20 @@ def interval(values: Sequence[float], fewest: int = 2) -> Interval:
     return Interval(mean, student_quantile(len(values) - 1) * error)
 
 
-def student_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's distribution, by bisection on its integral.
+def student_quantile(degrees: int, tail: float = 0.025) -> float:
+    """The quantile of Student's distribution that is exceeded with probability `tail`.
+
+    By bisection on its integral.
+
+    Args:
+        degrees: of freedom, at least 1.
+        tail: from 0 to 0.5, both excluded.
 
     Example:
         >>> round(student_quantile(9), 4)
         2.2622
+        >>> round(student_quantile(9, 0.005), 4)
+        3.2498
     """
     log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
     norm = math.exp(log_norm) / math.sqrt(degrees * math.pi)
@@ -60,7 +68,9 @@ def student_quantile(degrees: int) -> float:
         return float(norm * math.sqrt(degrees) * step / 3 * simpson)
 
     low, high = 0.0, 20.0
+    while mass(high) < 0.5 - tail:
+        high *= 2
     while high - low > 1e-10:
         middle = (low + high) / 2
-        low, high = (middle, high) if mass(middle) < 0.475 else (low, middle)
+        low, high = (middle, high) if mass(middle) < 0.5 - tail else (low, middle)
     return (low + high) / 2
