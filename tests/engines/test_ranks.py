@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from engines.runs import CHUNKED, VALUES, seeded
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.cli.train import COMMAND
 from fedmeta.core.errors import SettingError
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.engine.cohort import Cohort
@@ -135,3 +138,23 @@ def test_a_rank_without_a_counted_node_adds_nothing(make: Any, path: str) -> Non
         assert not flat(result.nodes["dual"]).any()
         assert result.metrics["meta_loss"] == 0
         assert result.metrics["counted"] == 1
+
+
+def test_a_rank_leaves_without_the_end_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of gloo can abort a process that ends while the thread lets go of a tensor."""
+    monkeypatch.setattr(os, "_exit", _left)
+    monkeypatch.setattr(sys, "argv", ["train", "--rounds", "none"])
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of a test")
+    with pytest.raises(_LeftError, match="2"):
+        COMMAND.main()
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    with pytest.raises(SystemExit, match="2"):
+        COMMAND.main()
+
+
+class _LeftError(Exception):
+    pass
+
+
+def _left(code: int) -> NoReturn:
+    raise _LeftError(code)

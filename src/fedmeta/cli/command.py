@@ -7,6 +7,7 @@ needs nothing beyond Python (argparse) can never disagree on names, types or def
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -101,4 +102,9 @@ class Command:
         from fedmeta.cli import guarded
         from fedmeta.cli.argparse_shell import run_argparse
 
-        sys.exit(guarded(run_argparse, [self], sys.argv[1:]))
+        code = guarded(run_argparse, [self], sys.argv[1:])
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            from fedmeta.engine.ranks import leave
+
+            leave(code)
+        sys.exit(code)

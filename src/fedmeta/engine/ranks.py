@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -148,6 +149,18 @@ def started(device: str) -> Iterator[Ranks]:
         yield current()
     finally:
         dist.destroy_process_group()
+
+
+def leave(code: int) -> NoReturn:
+    """End a process that `torchrun` started, without the interpreter's own end.
+
+    A thread of gloo that lets go of a tensor while the interpreter ends is unwound through C++ that
+    allows none: the process aborts after all its work is done ("terminate called without an active
+    exception"), and torchrun stops the other ranks.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def current() -> Ranks:
