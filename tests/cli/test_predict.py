@@ -89,6 +89,15 @@ def test_predict_writes_numbers_as_the_file_does(place: Path) -> None:
     assert pointed == [each.replace(",", ".") for each in written]
 
 
+def test_the_metric_that_was_asked_for_goes_first(place: Path) -> None:
+    text = said(
+        "train --data machines.csv --label wear --node machine --missing mean --model linear "
+        "--rounds 1 --metric balanced-accuracy --out headline"
+    )
+    titles = [line for line in text.splitlines() if "by adaptation steps" in line]
+    assert titles[0].startswith("balanced-accuracy of")
+
+
 def test_predict_says_what_is_missing(place: Path) -> None:
     Path("odd.csv").write_text("heat;moode\n1,5;run\n2,5;idle\n")
     outcome = call("predict run --data odd.csv --out no.csv", SHELL)

@@ -50,3 +50,11 @@ def test_hundreds_of_whole_numbers_as_classes_are_told_of(tmp_path: Path) -> Non
     assert any(advice in line for line in check_up(hours(tmp_path, 300, 1)).change)
     few = load(hours(tmp_path, 5, 1), 0)
     assert not any("--task regression" in note for note in few.notes)
+
+
+def test_large_numbers_are_shown_in_digits(tmp_path: Path) -> None:
+    path = tmp_path / "ids.csv"
+    rows = [f"{100000 + 7 * row},{row % 3},{'ab'[row % 2]}" for row in range(60)]
+    path.write_text("\n".join(["part_id,heat,label", *rows]) + "\n")
+    shown = {each.name: each.values for each in check_up(DataSettings(str(path))).columns}
+    assert shown["part_id"] == "100000 to 100413"

@@ -130,7 +130,7 @@ def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnF
     else:
         there = column.numbers[np.isfinite(column.numbers)]
         different = len(np.unique(there))
-        values = f"{there.min():.5g} to {there.max():.5g}" if different else "–"
+        values = f"{_plain(there.min())} to {_plain(there.max())}" if different else "–"
         if column.kind == "date" and different:
             first, last = (np.datetime64(int(t), "s") for t in (there.min(), there.max()))
             values = f"{first} to {last}"
@@ -143,6 +143,16 @@ def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnF
     elif column.kind == "mixed":
         remark = "numbers and texts"
     return ColumnFacts(column.name, column.kind, role, values, different, gaps, remark)
+
+
+def _plain(number: float) -> str:
+    """A number in digits where people would write it so.
+
+    Example:
+        >>> _plain(100000.0), _plain(0.123456), _plain(76820.5)
+        ('100000', '0.12346', '76820')
+    """
+    return f"{number:.0f}" if 1e4 <= abs(number) < 1e15 else f"{number:.5g}"
 
 
 def _classes(column: Column) -> dict[str, int]:
