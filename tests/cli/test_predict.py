@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +66,36 @@ def test_predict_keeps_rows_and_adds_answers(place: Path) -> None:
     outputs = model.predict(read_inputs(Path("machines.csv"), encoding).inputs).numpy()
     names = np.array(model.task.class_names)[outputs.argmax(axis=1)]
     assert [row[5] for row in new[1:]] == names.tolist()
-    assert [float(row[6]) for row in new[1:]] == pytest.approx(outputs.max(axis=1), abs=1e-5)
+    assert [float(row[6].replace(",", ".")) for row in new[1:]] == pytest.approx(
+        outputs.max(axis=1), abs=1e-5
+    )
     zipped = gzip.compress(Path("machines.csv").read_bytes())
     Path("machines.csv.gz").write_bytes(zipped)
     said("predict run/model.safetensors --data machines.csv.gz --out again.csv")
     assert Path("again.csv").read_bytes() == Path("answers.csv").read_bytes()
+
+
+def test_predict_writes_numbers_as_the_file_does(place: Path) -> None:
+    """A comma where the file has commas, which is what a spreadsheet there reads as numbers."""
+    said("predict run --data machines.csv --out commas.csv")
+    with Path("commas.csv").open(newline="") as file:
+        written = [row["probability"] for row in csv.DictReader(file, delimiter=";")]
+    assert all(re.fullmatch(r"0,\d+|1", each) for each in written)
+    lines = Path("machines.csv").read_text().replace(",", ".").replace(";", ",")
+    Path("points.csv").write_text(lines)
+    said("predict run --data points.csv --out points_out.csv")
+    with Path("points_out.csv").open(newline="") as file:
+        pointed = [row["probability"] for row in csv.DictReader(file)]
+    assert pointed == [each.replace(",", ".") for each in written]
+
+
+def test_the_metric_that_was_asked_for_goes_first(place: Path) -> None:
+    text = said(
+        "train --data machines.csv --label wear --node machine --missing mean --model linear "
+        "--rounds 1 --metric balanced-accuracy --out headline"
+    )
+    titles = [line for line in text.splitlines() if "by adaptation steps" in line]
+    assert titles[0].startswith("balanced-accuracy of")
 
 
 def test_predict_says_what_is_missing(place: Path) -> None:

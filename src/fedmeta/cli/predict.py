@@ -17,7 +17,7 @@ from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.storage import write_bytes, writing
 from fedmeta.data.encoding import model_encoding
 from fedmeta.data.pool import Array, normalised_inputs
-from fedmeta.data.readers.csv_file import dialect_of, records
+from fedmeta.data.readers.csv_file import Dialect, dialect_of, records
 from fedmeta.data.readers.npz import arrays_without_pickles
 from fedmeta.data.readers.table import is_table, read_inputs
 from fedmeta.fleet.reopen import open_model
@@ -42,13 +42,13 @@ def run(values: Values) -> None:
         raise DataError(f"there is no file {path}", "check the path")
     inputs, known = _inputs(path, model)
     answers = predictions(model, inputs, known)
-    header, delimiter, rows = _rows(path, len(inputs))
+    header, dialect, rows = _rows(path, len(inputs))
     added = [_free(name, header) for name in column_names(model)]
     text = io.StringIO(newline="")
-    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer = csv.writer(text, delimiter=dialect.delimiter, lineterminator="\n")
     writer.writerow([*header, *added])
     for row, own in zip(rows, answers, strict=True):
-        writer.writerow([*row, *own])
+        writer.writerow([*row, *(_written(each, dialect.decimal) for each in own)])
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, text.getvalue().encode())
@@ -64,7 +64,7 @@ def column_names(model: MetaModel) -> list[str]:
     return ["predicted"] if outputs == 1 else [f"predicted {o + 1}" for o in range(outputs)]
 
 
-def predictions(model: MetaModel, inputs: Array, known: Array) -> list[list[Any]]:
+def predictions(model: MetaModel, inputs: Array, known: Array) -> list[list[str | float]]:
     """The model's answers: class and its probability, or values; blanks where nothing is known.
 
     Args:
@@ -72,17 +72,17 @@ def predictions(model: MetaModel, inputs: Array, known: Array) -> list[list[Any]
         inputs: raw samples, (n, *input_shape).
         known: (n,) whether a sample is complete.
     """
-    answers: list[list[Any]] = []
+    answers: list[list[str | float]] = []
     for start in range(0, len(inputs), _AT_ONCE):
         outputs = model.predict(inputs[start : start + _AT_ONCE]).cpu().numpy()
         if model.task.kind == "classification":
             best = outputs.argmax(axis=1)
             sure = outputs[np.arange(len(best)), best]
             names = model.task.class_names
-            answers += [[names[b], f"{p:.6g}"] for b, p in zip(best, sure, strict=True)]
+            answers += [[names[b], round(float(p), 6)] for b, p in zip(best, sure, strict=True)]
         else:
-            answers += [[f"{value:.9g}" for value in row] for row in outputs]
-    blank = [""] * len(column_names(model))
+            answers += outputs.tolist()
+    blank: list[str | float] = [""] * len(column_names(model))
     return [each if there else blank for each, there in zip(answers, known, strict=True)]
 
 
@@ -102,19 +102,25 @@ def _inputs(path: Path, model: MetaModel) -> tuple[Array, Array]:
     return inputs, np.ones(len(inputs), np.bool_)
 
 
-def _rows(path: Path, count: int) -> tuple[list[str], str, Iterator[Sequence[Any]]]:
-    """Header, delimiter and rows of a file as it is; of arrays the row's number."""
+def _written(answer: str | float, decimal: str) -> str:
+    """An answer the way the file writes numbers."""
+    return answer if isinstance(answer, str) else f"{answer:.9g}".replace(".", decimal)
+
+
+def _rows(path: Path, count: int) -> tuple[list[str], Dialect, Iterator[Sequence[Any]]]:
+    """Header, dialect and rows of a file as it is; of arrays the row's number."""
+    plain = Dialect(",", ".")
     if path.suffix.lower() == ".npz":
-        return ["row"], ",", iter([[number + 1] for number in range(count)])
+        return ["row"], plain, iter([[number + 1] for number in range(count)])
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
         read = pyarrow.parquet.read_table(path)
         columns = [read.column(name).to_pylist() for name in read.column_names]
-        return read.column_names, ",", zip(*columns, strict=True)
+        return read.column_names, plain, zip(*columns, strict=True)
     dialect = dialect_of(path)
     found = (row for _, row in records(path, dialect))
-    return next(found), dialect.delimiter, found
+    return next(found), dialect, found
 
 
 def _free(name: str, header: Sequence[str]) -> str:

@@ -12,12 +12,12 @@ from fedmeta.core.errors import DataError
 from fedmeta.data.column_roles import WORDS, is_whole, owner_count, why_no_feature
 from fedmeta.data.columns import Column, Table
 from fedmeta.data.federation import Federation
+from fedmeta.data.label_columns import like_values
 from fedmeta.data.loading import load
 from fedmeta.data.readers.table import open_table
 from fedmeta.data.settings import DataSettings
 
 _IMBALANCED = 0.8  # share of the most frequent class from which on accuracy says little
-_MANY_CLASSES = 30  # different numbers as labels that look like values
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def check_up(settings: DataSettings, seed: int = 0) -> Checkup:
         found.columns.append(_column_facts(column, settings, label))
         if name == label:
             found.classes = _classes(column) if settings.task == "classification" else {}
-            found.change += _about_label(column, found.classes)
+            found.change += _about_label(table.column(label), found.classes)
         elif settings.node is None and (count := owner_count(column)) is not None:
             found.change.insert(
                 0, f"{name!r} has {count} values: is it the device? then name it: --node {name!r}"
@@ -130,7 +130,7 @@ def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnF
     else:
         there = column.numbers[np.isfinite(column.numbers)]
         different = len(np.unique(there))
-        values = f"{there.min():.5g} to {there.max():.5g}" if different else "–"
+        values = f"{_plain(there.min())} to {_plain(there.max())}" if different else "–"
         if column.kind == "date" and different:
             first, last = (np.datetime64(int(t), "s") for t in (there.min(), there.max()))
             values = f"{first} to {last}"
@@ -145,12 +145,22 @@ def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnF
     return ColumnFacts(column.name, column.kind, role, values, different, gaps, remark)
 
 
+def _plain(number: float) -> str:
+    """A number in digits where people would write it so.
+
+    Example:
+        >>> _plain(100000.0), _plain(0.123456), _plain(76820.5)
+        ('100000', '0.12346', '76820')
+    """
+    return f"{number:.0f}" if 1e4 <= abs(number) < 1e15 else f"{number:.5g}"
+
+
 def _classes(column: Column) -> dict[str, int]:
     counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.texts))
     return {column.texts[place]: int(counts[place]) for place in np.argsort(-counts, kind="stable")}
 
 
-def _about_label(column: Column, classes: dict[str, int]) -> list[str]:
+def _about_label(meant: Column, classes: dict[str, int]) -> list[str]:
     """What to do about labels that one class has nearly all of, or that look like values."""
     if not classes:
         return []
@@ -163,19 +173,8 @@ def _about_label(column: Column, classes: dict[str, int]) -> list[str]:
             f"{100 * share:.0f} % of the labels are {most!r}: judge by --metric balanced-accuracy "
             "or f1, and try --loss balanced-cross-entropy"
         )
-    if len(classes) > _MANY_CLASSES and _all_numbers(column):
-        advice.append(
-            f"the label has {len(classes)} different numbers: for values use --task regression"
-        )
-    return advice
-
-
-def _all_numbers(column: Column) -> bool:
-    try:
-        np.array(column.texts, np.float64)
-    except ValueError:
-        return False
-    return True
+    values = like_values(meant)
+    return advice if values is None else [*advice, values]
 
 
 def _about_columns(table: Table, found: Checkup) -> list[str]:

@@ -7,11 +7,9 @@ inputs by `fedmeta.data.encoding`. Everything that is wrong is told in one messa
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,13 +18,20 @@ from fedmeta.core.input_files import open_regular
 from fedmeta.data.column_roles import WORDS, Reason, owner_count, why_no_feature
 from fedmeta.data.columns import Column, Table, from_arrow, rows_counted
 from fedmeta.data.encoding import Encoded, EncodedColumn, Encoding, Missing, encode
-from fedmeta.data.faults import Faults, counted, rows_where, such_as
+from fedmeta.data.faults import Faults, counted, such_as
 from fedmeta.data.federation import TaskKind
+from fedmeta.data.label_columns import (
+    check_classes,
+    classes_of,
+    like_values,
+    present,
+    sorted_texts,
+    times_of,
+)
 from fedmeta.data.pool import Array, Pool, pool_from
 from fedmeta.data.readers.budget import check_header, check_parquet
 from fedmeta.data.readers.csv_file import read_csv
 
-_WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
 MAX_CATEGORIES = 50
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 """What names of tables end in."""
@@ -213,11 +218,14 @@ def pool_of_table(
         encoding = chosen_encoding(table, taken, features, settings, faults, notes, node is None)
         encoding = replace(encoding, label=label, node=node)
     found = encode(table, encoding, faults)
-    labels = _present(table, label, faults, settings.missing, numbers=task == "regression")
+    labels = present(table, label, faults, settings.missing, numbers=task == "regression")
     if labels is not None and task == "classification":
-        _check_classes(labels, faults)
-    owners = _present(table, node, faults, settings.missing)
-    times = _times(table, settings.time, faults)
+        meant = table.column(label)
+        check_classes(labels, meant, faults)
+        if (advice := like_values(meant)) is not None:
+            notes.append(advice)
+    owners = present(table, node, faults, settings.missing)
+    times = times_of(table, settings.time, faults)
     kept = ~found.gaps if encoding.missing == "drop" else np.ones(table.rows, np.bool_)
     for each in (labels, owners):
         if each is not None and settings.missing == "drop":
@@ -233,7 +241,7 @@ def pool_of_table(
     nodes, places = sorted_texts(owners) if owners else ((), None)
     classes, numbers = None, labels.numbers
     if task == "classification":
-        classes, numbers = _classes(labels)
+        classes, numbers = classes_of(labels)
     pool = pool_from(
         found.inputs if not gone else found.inputs[kept],
         numbers,
@@ -301,100 +309,3 @@ def chosen_encoding(
     used = {each.name for each in columns}
     ignored = tuple(name for name in table.names if name not in used)
     return Encoding(tuple(columns), settings.missing, ignored=ignored)
-
-
-def _present(
-    table: Table, name: str | None, faults: Faults, missing: Missing, *, numbers: bool = False
-) -> Column | None:
-    """A label or node column; gaps in it are faults unless their rows are left out."""
-    if name is None or name not in table.names:
-        return None
-    column = table.column(name, written=not numbers)
-    if numbers and column.kind not in ("number", "boolean"):
-        bad = ~column.gaps if column.kind != "mixed" else np.isnan(column.numbers) & ~column.gaps
-        texts = (
-            [column.texts[code] for code in np.unique(column.codes[bad])] if column.texts else []
-        )
-        faults.add(
-            f"in label column {name!r} {counted(bad.sum(), 'value')} not a number "
-            f"({such_as(texts)})",
-            "give numbers, or use task = 'classification'",
-            rows_where(bad),
-        )
-        return column
-    if missing != "drop" and column.gaps.any():
-        faults.add(
-            f"column {name!r} has no value in {counted(column.gaps.sum(), 'row')}",
-            "fill it, or leave such rows out: --missing drop",
-            rows_where(column.gaps),
-        )
-    if numbers and np.isinf(column.numbers).any():
-        infinite = np.isinf(column.numbers)
-        faults.add(
-            f"in label column {name!r} {counted(infinite.sum(), 'value')} infinite",
-            "mend them",
-            rows_where(infinite),
-        )
-    return column
-
-
-def _check_classes(column: Column, faults: Faults) -> None:
-    """Numbers with fractions are values and no classes; texts may be anything."""
-    try:
-        values = np.array(column.texts, np.float64)
-    except ValueError:
-        return
-    broken = ~np.isfinite(values) | (values != np.round(values))
-    if len(values) and broken.any():
-        bad = np.append(broken, False)[column.codes]
-        some = [text for text, wrong in zip(column.texts, broken, strict=True) if wrong]
-        faults.add(
-            f"in label column {column.name!r} {counted(bad.sum(), 'value')} not a class "
-            f"({such_as(some)})",
-            "give whole numbers or texts, or use task = 'regression'",
-            rows_where(bad),
-        )
-
-
-def _times(table: Table, name: str | None, faults: Faults) -> Array | None:
-    """When samples were taken, in any unit that grows."""
-    if name is None or name not in table.names:
-        return None
-    column = table.column(name)
-    there = column.kind in ("number", "date")
-    bad = ~np.isfinite(column.numbers) if there else np.ones(table.rows, np.bool_)
-    if bad.any():
-        faults.add(
-            f"in time column {name!r} {counted(bad.sum(), 'value')} neither a number nor an ISO "
-            "date (2024-12-31 23:59)",
-            "write them so, or leave --time out",
-            rows_where(bad),
-        )
-    return column.numbers
-
-
-def sorted_texts(column: Column, key: Callable[[str], Any] = str) -> tuple[tuple[str, ...], Array]:
-    """The different texts of a column in order, and for every row the place of its own.
-
-    Args:
-        column: without gaps; texts that no row has any more are left out.
-        key: what they are ordered by.
-    """
-    used = np.bincount(column.codes, minlength=len(column.texts)) > 0
-    order = sorted(np.flatnonzero(used).tolist(), key=lambda place: key(column.texts[place]))
-    places = np.zeros(len(used), np.int64)
-    places[order] = np.arange(len(order))
-    return tuple(column.texts[place] for place in order), places[column.codes]
-
-
-def _classes(column: Column) -> tuple[tuple[str, ...], Array]:
-    """Names and numbers of classes; where all are whole numbers, class 10 comes after 9.
-
-    Numbers are written "12" or "12.0". Others stay texts ("01" is not "1"), and so do all where
-    two ways to write one number meet.
-    """
-    whole = [int(match[1]) for text in column.texts if (match := _WHOLE.fullmatch(text))]
-    if len({*whole}) < len(column.texts) or any(abs(number) >= 2**63 for number in whole):
-        return sorted_texts(column)
-    names, numbers = sorted_texts(column, lambda text: int(text.partition(".")[0]))
-    return tuple(name.partition(".")[0] for name in names), numbers

@@ -1,0 +1,143 @@
+"""The columns of a table that are no features: its label, whose samples they are, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedmeta.data.column_roles import is_whole
+from fedmeta.data.columns import Column, Table
+from fedmeta.data.encoding import Missing
+from fedmeta.data.faults import Faults, counted, rows_where, such_as
+from fedmeta.data.pool import Array
+
+_WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
+_MANY_CLASSES = 30  # different numbers as labels that look like values
+
+
+def present(
+    table: Table, name: str | None, faults: Faults, missing: Missing, *, numbers: bool = False
+) -> Column | None:
+    """A label or node column; gaps in it are faults unless their rows are left out."""
+    if name is None or name not in table.names:
+        return None
+    column = table.column(name, written=not numbers)
+    if numbers and column.kind not in ("number", "boolean"):
+        bad = ~column.gaps if column.kind != "mixed" else np.isnan(column.numbers) & ~column.gaps
+        texts = (
+            [column.texts[code] for code in np.unique(column.codes[bad])] if column.texts else []
+        )
+        faults.add(
+            f"in label column {name!r} {counted(bad.sum(), 'value')} not a number "
+            f"({such_as(texts)})",
+            "give numbers, or use task = 'classification'",
+            rows_where(bad),
+        )
+        return column
+    if missing != "drop" and column.gaps.any():
+        faults.add(
+            f"column {name!r} has no value in {counted(column.gaps.sum(), 'row')}",
+            "fill it, or leave such rows out: --missing drop",
+            rows_where(column.gaps),
+        )
+    if numbers and np.isinf(column.numbers).any():
+        infinite = np.isinf(column.numbers)
+        faults.add(
+            f"in label column {name!r} {counted(infinite.sum(), 'value')} infinite",
+            "mend them",
+            rows_where(infinite),
+        )
+    return column
+
+
+def check_classes(column: Column, meant: Column, faults: Faults) -> None:
+    """Numbers with fractions are values and no classes; texts may be anything.
+
+    Args:
+        column: the labels as they are written.
+        meant: the same column as what it holds, which knows the decimal mark of the file.
+        faults: collects what is wrong.
+    """
+    if meant.kind != "number":
+        return
+    nan = np.array([*(text.lower() == "nan" for text in column.texts), False])[column.codes]
+    there, numbers = ~meant.gaps, meant.numbers
+    bad = nan | np.isinf(numbers) | (there & (numbers != np.round(numbers)))
+    if bad.any():
+        some = [column.texts[code] for code in np.unique(column.codes[bad])]
+        faults.add(
+            f"in label column {column.name!r} {counted(bad.sum(), 'value')} not a class "
+            f"({such_as(some)})",
+            "give whole numbers or texts, or use task = 'regression'",
+            rows_where(bad),
+        )
+
+
+def like_values(column: Column) -> str | None:
+    """What to say of classes that are so many whole numbers that they may be values.
+
+    Args:
+        column: the labels as what they hold.
+
+    Example:
+        >>> like_values(Column("hours", "number", np.arange(200.0)))
+        "label 'hours' has 200 different numbers, each a class: for values use --task regression"
+        >>> like_values(Column("digit", "number", np.arange(200.0) % 10)) is None
+        True
+    """
+    if column.kind != "number" or not is_whole(column.numbers):
+        return None
+    count = len(np.unique(column.numbers[~column.gaps]))
+    if count <= _MANY_CLASSES:
+        return None
+    return (
+        f"label {column.name!r} has {count} different numbers, each a class: for values use "
+        "--task regression"
+    )
+
+
+def times_of(table: Table, name: str | None, faults: Faults) -> Array | None:
+    """When samples were taken, in any unit that grows."""
+    if name is None or name not in table.names:
+        return None
+    column = table.column(name)
+    there = column.kind in ("number", "date")
+    bad = ~np.isfinite(column.numbers) if there else np.ones(table.rows, np.bool_)
+    if bad.any():
+        faults.add(
+            f"in time column {name!r} {counted(bad.sum(), 'value')} neither a number nor an ISO "
+            "date (2024-12-31 23:59)",
+            "write them so, or leave --time out",
+            rows_where(bad),
+        )
+    return column.numbers
+
+
+def sorted_texts(column: Column, key: Callable[[str], Any] = str) -> tuple[tuple[str, ...], Array]:
+    """The different texts of a column in order, and for every row the place of its own.
+
+    Args:
+        column: without gaps; texts that no row has any more are left out.
+        key: what they are ordered by.
+    """
+    used = np.bincount(column.codes, minlength=len(column.texts)) > 0
+    order = sorted(np.flatnonzero(used).tolist(), key=lambda place: key(column.texts[place]))
+    places = np.zeros(len(used), np.int64)
+    places[order] = np.arange(len(order))
+    return tuple(column.texts[place] for place in order), places[column.codes]
+
+
+def classes_of(column: Column) -> tuple[tuple[str, ...], Array]:
+    """Names and numbers of classes; where all are whole numbers, class 10 comes after 9.
+
+    Numbers are written "12" or "12.0". Others stay texts ("01" is not "1"), and so do all where
+    two ways to write one number meet.
+    """
+    whole = [int(match[1]) for text in column.texts if (match := _WHOLE.fullmatch(text))]
+    if len({*whole}) < len(column.texts) or any(abs(number) >= 2**63 for number in whole):
+        return sorted_texts(column)
+    names, numbers = sorted_texts(column, lambda text: int(text.partition(".")[0]))
+    return tuple(name.partition(".")[0] for name in names), numbers
