@@ -187,16 +187,16 @@ def _accuracy(run: Run) -> float:
     return float(run.summary["precise_metric"]["1"]["mean"])
 
 
-def run(results: Path, only: Sequence[str], seeds: int, say: Callable[[str], None]) -> None:
+def run(results: Path, only: Sequence[str], seeds: range, say: Callable[[str], None]) -> None:
     """Run the cases of these algorithms that have no result, and keep each as it comes."""
     kept = read_json(results, "results") if results.exists() else {"cases": {}}
-    kept |= {"seeds": seeds, "rounds": ROUNDS}
+    kept |= {"seeds": len(seeds), "rounds": ROUNDS}
     first = ("default", "median", "none", "trimmed-mean", "krum", "clip")
     for case in sorted(cases(), key=lambda each: first.index(each.defence)):
         if case.algorithm not in only or case.key in kept["cases"]:
             continue
         began = time.monotonic()
-        kept["cases"][case.key] = measured(case, range(seeds))
+        kept["cases"][case.key] = measured(case, seeds) | {"first_seed": seeds.start}
         results.parent.mkdir(parents=True, exist_ok=True)
         write_json(results, kept)
         mean, _ = interval(kept["cases"][case.key]["accuracy"])
@@ -233,10 +233,12 @@ def main() -> int:
     parser.add_argument("what", choices=("run", "render"))
     parser.add_argument("--only", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.what == "run":
-        run(given.results, given.only, given.seeds, lambda line: print(line, flush=True))
+        seeds = range(given.first_seed, given.first_seed + given.seeds)
+        run(given.results, given.only, seeds, lambda line: print(line, flush=True))
     else:
         text = PAGE.read_text(encoding="utf-8")
         page = between(text, "attacks", table(read_json(given.results, "results")))

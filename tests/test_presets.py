@@ -32,6 +32,19 @@ def test_every_key_is_a_setting(name: str, data: str) -> None:
             build_algorithm(table, algorithm)
 
 
+@pytest.mark.parametrize("name", [["cifar10"], {"a": 1}, 7])
+def test_a_name_of_data_that_is_no_text_is_refused_in_one_line(name: Any) -> None:
+    with pytest.raises(SettingError, match=r"data\.name is") as refused:
+        built("paper", name)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("partition", [["random-classes"], {"a": 1}, 7])
+def test_a_partition_that_is_no_text_is_refused_under_a_preset(partition: Any) -> None:
+    with pytest.raises(SettingError, match="partition"):
+        RunSpec.from_dict({"preset": "paper", "data": {"partition": partition}})
+
+
 @pytest.mark.parametrize("data", DATA)
 def test_paper(data: str) -> None:
     settings = built("paper", data)

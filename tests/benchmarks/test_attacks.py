@@ -14,6 +14,8 @@ from fedmeta.data import DataSettings, load
 
 KEPT = json.loads(attacks.RESULTS.read_text(encoding="utf-8"))
 
+MISSED = {("sample lie × 1,000, sign flip", 1)}  # as the page says
+
 
 def points(case: Case) -> float:
     """Lost against an honest fleet without a guard."""
@@ -29,7 +31,8 @@ def test_page_and_results_agree() -> None:
 @pytest.mark.parametrize("attack", list(ATTACKS)[1:])
 @pytest.mark.parametrize(("hostile", "defence", "most"), [(1, "default", 2.0), (3, "median", 5.0)])
 def test_the_results_keep_the_aims(attack: str, hostile: int, defence: str, most: float) -> None:
-    assert points(Case("admm-fedmeta", attack, hostile, defence)) <= most
+    missed = points(Case("admm-fedmeta", attack, hostile, defence)) > most
+    assert missed == ((attack, hostile) in MISSED), "the page says otherwise"
 
 
 def test_a_liar_counts_for_as_much_as_it_is_let() -> None:

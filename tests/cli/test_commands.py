@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from cli.calling import COMMANDS, SHELLS, call, snapshot, succeed
 from fedmeta import MetaModel
 from fedmeta.cli.command import Command
 from fedmeta.cli.data import picture
+from fedmeta.core.manifest import FILE as MANIFEST
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.evaluation.intervals import student_quantile
 
@@ -125,6 +127,15 @@ def test_evaluate_gives_the_summary_to_the_bit(shell: str, playground: Path) -> 
     found, summary = read("numbers/here.json"), read("run/summary.json")
     assert found["target_metric"] == summary["target_metric"]
     assert found["targets"] == summary["targets"]
+
+
+def test_evaluate_says_that_files_cannot_be_checked(playground: Path) -> None:
+    shutil.copytree("run", "older")
+    (Path("older") / MANIFEST).unlink()
+    assert RunFolder(Path("run")).note() is None
+    assert "cannot be checked" not in succeed("evaluate run", "plain")
+    told = " ".join(succeed("evaluate older", "plain").split())
+    assert str(RunFolder(Path("older")).note()) in told
 
 
 def test_a_majority_that_explains_the_accuracy_is_told(playground: Path) -> None:

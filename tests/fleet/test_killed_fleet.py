@@ -21,13 +21,14 @@ from fleet.test_processes import METHOD, done, local_theta, same
 
 pytest.importorskip("flwr")
 KILLS = int(os.environ.get("FEDMETA_KILLS", "2"))
+SEED = int(os.environ.get("FEDMETA_KILLS_SEED", "0"))
 
 
 @pytest.mark.fleet
 @pytest.mark.slow
 def test_a_fleet_that_is_killed_goes_on_at_once_with_the_same_bits(tmp_path: Path) -> None:
     """Every checkpoint that a kill has left, and the end, are those of the local engine."""
-    luck, run, seen = random.Random(0), tmp_path / "runs/a", []
+    luck, run, seen = random.Random(SEED), tmp_path / "runs/a", []
     new = ["--data", "digits", "--nodes", 10, "--rounds", 1000, "--out", "runs/a", *METHOD]
     with fleet(tmp_path) as here:
         command = here.start("fleet", *new)

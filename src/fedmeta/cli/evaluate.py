@@ -48,6 +48,8 @@ PARAMETERS = (
 def run(values: Values) -> None:
     """Evaluate a trained meta-model on target nodes, before and after adaptation."""
     folder = RunFolder.open(Path(values["run"]))
+    if note := folder.note():
+        say(note)
     given = options.settings_table(PARAMETERS, values)
     model = open_model(folder.path, values["model"], values["loss"])
     data, changes = subtable(given, "data"), subtable(given, "training")

@@ -34,7 +34,9 @@ def preset(name: object, data: object) -> Table:
     """
     if name not in PRESETS:
         raise SettingError(f"preset {name!r} is unknown", nearest(str(name), PRESETS))
-    known = str(data) if data in _RHO else "cifar10"
+    if not isinstance(data, str):
+        raise SettingError(f"data.name is {data!r}", "give the name of a data set as text")
+    known = data if data in _RHO else "cifar10"
     return _paper(known) if name == "paper" else _authors(known)
 
 
