@@ -8,7 +8,8 @@ without a fifth of its source nodes; these adapt to a part of their samples and 
 rest, divided again and again. Compared are, seed by seed: nodes that always adapt as the model was
 trained for (one step), and nodes that decide (`fedmeta.core.decision`), by their mean and by their
 worst decile; and what is gained where the least sure tenth of the answers is left open, against
-what the calibration of the other source nodes promised. Of values an error counts in percent
+what the calibration of the other source nodes promised: as they count it under the model that was
+trained on them, or (`--folds 5`) each under one that was not. Of values an error counts in percent
 of that of each node's own mean. Models are kept, so that another rule is judged without training.
 """
 
@@ -26,7 +27,7 @@ import numpy as np
 from experiments.declaration import declaration
 from experiments.outside import PLACES
 from experiments.results import machine_words
-from experiments.training import federation, short, train_seeds
+from experiments.training import federation, seeded, short, train_seeds
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
@@ -38,8 +39,10 @@ from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.evaluation.result import Evaluation, statistics
 from fedmeta.models.meta_model import MetaModel
+from fedmeta.studies.cross_fitting import cross_fitted
 from fedmeta.studies.tune import HELD_OUT
 from fedmeta.training.run import Run
+from fedmeta.training.train import RunRequest
 
 FIRST_SEED = 100
 DIVISIONS = 10
@@ -68,6 +71,18 @@ def trained(
             outcome.meta_model.save(folder / f"{seed}.safetensors")
     files = {seed: folder / f"{seed}.safetensors" for seed in nodes}
     return {seed: MetaModel.load(file) for seed, file in files.items() if file.exists()}
+
+
+def cross_calibrated(
+    settings: RunSpec, nodes: Federation, model: MetaModel, seed: int, folds: int, file: Path
+) -> MetaModel:
+    """The model with counts of nodes under models that have not seen them, kept in a file."""
+    if model.calibration is None:
+        return model
+    if not file.exists():
+        request = RunRequest(seeded(settings, seed), nodes)
+        replace(model, calibration=cross_fitted(request, folds)).save(file)
+    return MetaModel.load(file)
 
 
 def divided_anew(nodes: Federation) -> Iterator[Federation]:
@@ -161,11 +176,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--place", nargs="+", choices=list(NAMES), default=list(NAMES))
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--folds", type=int, default=0, help="of cross-fitting; 0: none")
     parser.add_argument("--folder", help="where the data lie")
     parser.add_argument("--models", type=Path, required=True, help="where models are kept")
     parser.add_argument("--results", type=Path, help="a file for the rows")
     asked = parser.parse_args(arguments)
     about = {"machine": machine_words("cpu"), "rounds": asked.rounds, "divisions": DIVISIONS}
+    about |= {"folds": asked.folds}
     about |= {"date": datetime.now(UTC).date().isoformat()}
     rows: list[dict[str, Any]] = []
     for place in asked.place:
@@ -177,6 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models = trained(settings, nodes, asked.models / place)
         if not models:
             continue
+        if asked.folds:
+            for seed, model in models.items():
+                file = asked.models / place / f"{seed}-{asked.folds}-folds.safetensors"
+                given = settings, nodes[seed], model, seed, asked.folds, file
+                models[seed] = cross_calibrated(*given)
         rows.append(place_row(place, [judged(model, nodes[s]) for s, model in models.items()]))
         print(words(rows[-1]), flush=True)
         if asked.results is not None:

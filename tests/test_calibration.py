@@ -14,13 +14,15 @@ import torch
 from fedmeta import DataSettings, MetaModel, load
 from fedmeta.algorithms import FedAvg
 from fedmeta.config.execution import Execution
+from fedmeta.config.spec import RunSpec
 from fedmeta.core.calibration import BINS, WIDTH, Calibration, bins, counts, margins
-from fedmeta.core.errors import ModelError, RunFolderError, SettingError
+from fedmeta.core.errors import DataError, ModelError, RunFolderError, SettingError
 from fedmeta.core.serialization import deserialize
 from fedmeta.evaluation.calibrating import abstaining, calibrate
 from fedmeta.models.networks import ModelSettings
+from fedmeta.studies.cross_fitting import cross_fitted, folds_of
 from fedmeta.training.run import Run
-from fedmeta.training.train import train
+from fedmeta.training.train import RunRequest, train, train_run
 from fedmeta.uplink.privacy import Privacy
 from fedmeta.uplink.uplink import Uplink
 
@@ -196,3 +198,24 @@ def test_what_targets_gain(run: Run) -> None:
     assert found.half_width > 0
     assert json.dumps(found.to_dict())
     assert abstaining(replace(model, calibration=None), federation, execution) is None
+
+
+def test_every_source_counts_once_under_a_model_that_has_not_seen_it() -> None:
+    federation = load(NODES, seed=1)
+    spec = RunSpec(NODES, ModelSettings("mlp", hidden=(8,)), FedAvg()).replaced(rounds=2, seed=1)
+    parts = list(folds_of(federation, 3, seed=1))
+    held = [node.name for part in parts for node in part.targets]
+    assert sorted(held) == sorted(node.name for node in federation.sources)
+    found = cross_fitted(RunRequest(spec, federation), folds=3)
+    assert found.samples == sum(len(node.query) for node in federation.sources)
+    right = 0.0
+    for part in parts:
+        run = train_run(RunRequest(spec, part))
+        assert run.evaluation is not None
+        right += float(np.dot(run.evaluation.values[1], run.evaluation.query_sizes))
+    assert sum(found.correct) == pytest.approx(right)
+    with pytest.raises(DataError, match="cannot be divided"):
+        cross_fitted(RunRequest(spec, federation), folds=99)
+    values = RunSpec(DataSettings("sinusoid", nodes=6))
+    with pytest.raises(SettingError, match="nothing to calibrate"):
+        cross_fitted(RunRequest(values, load(values.data_settings, 0)))

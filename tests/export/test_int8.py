@@ -14,9 +14,10 @@ import torch
 from cli.calling import call, succeed
 from export.exporting import adapted, answers, meta_model, opened, samples, stepped
 from fedmeta import Adaptation, DataSettings, MetaModel, ModelSettings, load
-from fedmeta.core.errors import ModelError
+from fedmeta.core.errors import DataError, ModelError
 from fedmeta.export import activation_ranges, export_onnx
 from fedmeta.export.activation_ranges import node_ranges
+from fedmeta.export.c import source_ranges
 
 HEAD = Adaptation(0.3, scope="head")
 NETWORKS = {
@@ -71,19 +72,34 @@ def test_logits_and_steps_stay_close(kind: str, adaptable: bool, tmp_path: Path)
     assert 0 < np.abs(logits - wanted).max() <= 0.03 * spread
 
 
-def test_ranges_are_those_of_all_source_nodes_and_of_no_target() -> None:
+def test_ranges_are_the_means_over_source_nodes_and_those_of_c_code() -> None:
     federation = load(DataSettings("digits", nodes=10), seed=0)
     model = meta_model(ModelSettings("mlp", hidden=(8,)), (1, 8, 8), 10, HEAD)
     found = activation_ranges(model, federation)
-    rows = np.concatenate([np.r_[node.support, node.query] for node in federation.sources])
-    scaled = model.scaled(federation.inputs[rows])
-    assert found["1"] == pytest.approx((float(scaled.min()), float(scaled.max())))
-    hidden = model.module()[:3](scaled).detach()  # type: ignore[index]
-    low, high = float(hidden.min()), float(hidden.max())
-    assert found["3"] == pytest.approx((low, high))
-    assert low < 0 < high
-    constant = node_ranges(model, model.scaling.mean[None] + 3 * model.scaling.deviation)
-    assert constant["1"][0] == 0.0  # 0 is covered though no sample has it
+    first, hidden = [], []
+    for node in federation.sources:
+        scaled = model.scaled(federation.inputs[np.r_[node.support, node.query]])
+        after = model.module()[:3](scaled).detach()  # type: ignore[index]
+        first.append((float(scaled.min()), float(scaled.max())))
+        hidden.append((float(after.min()), float(after.max())))
+    assert found["1"] == pytest.approx(np.mean(first, axis=0))
+    assert found["3"] == pytest.approx(np.mean(hidden, axis=0))
+    assert found["3"][0] < 0 < found["3"][1]
+    told = source_ranges(model, federation)
+    assert found["1"] == pytest.approx((told.low[0], told.high[0]))
+    assert found["3"] == pytest.approx((told.low[-2], told.high[-2]))
+    with pytest.raises(DataError, match="no source nodes"):
+        activation_ranges(model, federation.with_nodes(federation.targets))
+
+
+def test_zero_is_covered_though_no_sample_has_it(tmp_path: Path) -> None:
+    model = meta_model(ModelSettings("mlp", hidden=(8,)), (3,), 3, HEAD)
+    ranges = {**node_ranges(model, samples(model, 4)[0]), "1": (2.0, 5.1)}
+    export_onnx(model, tmp_path / "m.onnx", adaptable=False, int8=ranges)
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    stored = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    steps = [value for name, value in stored.items() if name.endswith("input/scale")]
+    assert any(step == pytest.approx(5.1 / 255) for step in steps)
 
 
 def test_a_constant_input_and_a_dead_channel(tmp_path: Path) -> None:

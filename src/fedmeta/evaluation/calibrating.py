@@ -52,7 +52,7 @@ class Abstaining:
         answered: accuracy of those that were given.
         promised: the same two as the calibration has them.
         half_width: of the 95 % interval of what was gained less what was promised, from the spread
-            between nodes and the number of samples that the promise was counted on.
+            between nodes; the promise, of nodes like these, varies by as much per sample.
     """
 
     share: float
@@ -74,8 +74,8 @@ class Abstaining:
 
     @property
     def kept(self) -> bool:
-        """Whether at least what was promised was gained, as far as the interval tells."""
-        return self.gained >= self.promised_gain - self.half_width
+        """Whether what was promised was gained, no less and no more, within the interval."""
+        return abs(self.gained - self.promised_gain) <= self.half_width
 
     def to_dict(self) -> dict[str, float | bool | None]:
         """The numbers for a file; accuracy of the answered is None where none is."""
@@ -134,23 +134,10 @@ def _summary(calibration: Calibration, share: float, nodes: Tensor) -> Abstainin
     whole = (nodes[:, 1] - accuracy * nodes[:, 0]) / total
     many = len(nodes)
     spread = float((part - whole).square().sum()) * many / max(1, many - 1)
-    promised = calibration.promised(share)
-    promise = _gain_variance(*promised, share, calibration.samples)
     t = student_quantile(max(1, many - 1))
-    width = t * math.sqrt(spread + promise)
+    width = t * math.sqrt(spread * (1 + total / max(1, calibration.samples)))
+    promised = calibration.promised(share)
     return Abstaining(share, answered / total, accuracy, of_answered, promised, width)
-
-
-def _gain_variance(accuracy: float, answered: float, share: float, samples: int) -> float:
-    """Of answered − accuracy, where answered are 1 − share of independent samples.
-
-    accuracy = (1 − s)·answered + s·left, so the gain is s (answered − left).
-    """
-    if samples == 0 or not 0 < share < 1:
-        return 0.0
-    left = (accuracy - (1 - share) * answered) / share
-    each = answered * (1 - answered) / (1 - share) + max(0.0, left * (1 - left)) / share
-    return share**2 * each / samples
 
 
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -1,7 +1,9 @@
-"""How far the inputs of a network's layers reach: what eight bits must cover.
+"""How far the numbers in a network reach: what eight bits must cover, as nodes can tell it.
 
-Every source node looks at its own samples and tells two numbers per layer, the smallest and the
-largest value that enters it; the least and the largest of all nodes are kept. 0 is always covered.
+A node finds the smallest and the largest number at every place of the network over its own samples
+and sends these extremes alone. A range is the mean over source nodes of their extremes: a sum is
+all that leaves a node, and one that is far out hardly stretches a range. What lies outside is
+rounded to its end. Whoever makes steps of a range stretches it to hold 0.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Federation
 from fedmeta.models.meta_model import MetaModel
 
@@ -22,20 +25,37 @@ Ranges = dict[str, tuple[float, float]]
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
+def mean_extremes(federation: Federation, tell: Callable[[Any], Tensor]) -> Tensor:
+    """The mean over source nodes of what they tell, (2, places): least and largest numbers.
+
+    Args:
+        federation: only its sources are looked at.
+        tell: a node's extremes, (2, places), from its raw samples.
+    """
+    if not federation.sources:
+        raise DataError(
+            "there are no source nodes to take the ranges of numbers from", "export in float32"
+        )
+    owned = (np.concatenate([node.support, node.query]) for node in federation.sources)
+    return torch.stack([tell(federation.inputs[own]).double() for own in owned]).mean(dim=0)
+
+
 def activation_ranges(model: MetaModel, federation: Federation) -> Ranges:
-    """What enters every linear layer and convolution, over the samples of all source nodes.
+    """What enters every linear layer and convolution on the source nodes.
 
     Args:
         model: as it was trained; nodes adapt its head, which changes nothing before it.
         federation: its own; only the sources are looked at.
     """
-    found: Ranges = {}
-    for node in federation.sources:
-        own = np.concatenate([node.support, node.query])
-        for name, (low, high) in node_ranges(model, federation.inputs[own]).items():
-            least, largest = found.get(name, (0.0, 0.0))
-            found[name] = min(least, low), max(largest, high)
-    return found
+    names: list[str] = []
+
+    def tell(inputs: Any) -> Tensor:
+        told = node_ranges(model, inputs)
+        names[:] = told
+        return torch.tensor(list(told.values()), dtype=torch.float64).T
+
+    low, high = mean_extremes(federation, tell).tolist()
+    return dict(zip(names, zip(low, high, strict=True), strict=True))
 
 
 def node_ranges(model: MetaModel, inputs: Any) -> Ranges:
@@ -49,8 +69,9 @@ def node_ranges(model: MetaModel, inputs: Any) -> Ranges:
 
     def remember(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(_layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-            least, largest = found.get(name, (0.0, 0.0))  # a layer may be called several times
-            found[name] = min(least, float(given[0].min())), max(largest, float(given[0].max()))
+            low, high = float(given[0].min()), float(given[0].max())
+            least, largest = found.get(name, (low, high))  # a layer may be called several times
+            found[name] = min(least, low), max(largest, high)
 
         return hook
 

@@ -1,10 +1,10 @@
 """Eight bits for what a device does not adapt: weights before the head, and what enters them.
 
 A weight is rounded to a multiple of a scale of its output channel, s_c = max |w_c| / 127; what
-enters a layer to one of 255 steps between the least and the largest value that the source nodes
-have told (`activation_ranges`). Both are written as pairs of QuantizeLinear and DequantizeLinear,
-which runtimes turn into products of integers where they have them. Biases and the head stay in
-float32, so that adaptation is exact.
+enters a layer to one of 255 steps of the range that the source nodes have told
+(`activation_ranges`), stretched to hold 0. Both are written as pairs of QuantizeLinear and
+DequantizeLinear, which runtimes turn into products of integers where they have them. Biases and the
+head stay in float32, so that adaptation is exact.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _rounded_input(graph: Any, node: Any, reach: tuple[float, float]) -> list[An
     """The nodes that round what enters a product."""
     import onnx
 
-    low, high = reach
+    low, high = min(reach[0], 0.0), max(reach[1], 0.0)
     scale = np.float32((high - low) / 255 or 1.0)
     zero = np.int8(np.clip(np.rint(-128 - low / scale), -128, 127))
     source, own = node.input[0], f"{node.output[0]}/input"

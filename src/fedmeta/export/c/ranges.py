@@ -1,9 +1,6 @@
-"""The ranges that a network's numbers have on the source nodes, as nodes can tell them.
+"""The ranges of scaled inputs and of every layer's results, which C code needs all of.
 
-A node computes the smallest and the largest number of its scaled inputs and of every layer's
-results over its own samples, and sends these extremes alone. The platform adds them up: a range is
-the mean over nodes of their extremes, so that a sum is all that leaves a node, and one that is far
-out stretches no range.
+What a node tells and how it is put together: `fedmeta.export.activation_ranges`.
 """
 
 from __future__ import annotations
@@ -13,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Federation
+from fedmeta.export.activation_ranges import mean_extremes
 from fedmeta.export.c.chain import results_of
 from fedmeta.models.meta_model import MetaModel
 
@@ -53,15 +50,6 @@ def source_ranges(model: MetaModel, federation: Federation) -> Ranges:
         model: in float32 on the CPU.
         federation: with the source nodes' samples.
     """
-    if not federation.sources:
-        raise DataError(
-            "there are no source nodes to take the ranges of numbers from", "export in float32"
-        )
-    total: Tensor | None = None
-    for node in federation.sources:
-        rows = [*node.support.tolist(), *node.query.tolist()]
-        told = node_extremes(model, model.scaled(federation.inputs[rows])).double()
-        total = told if total is None else total + told
-    assert total is not None
-    low, high = (total / len(federation.sources)).tolist()
+    told = mean_extremes(federation, lambda raw: node_extremes(model, model.scaled(raw)))
+    low, high = told.tolist()
     return Ranges(tuple(low), tuple(high))
