@@ -47,7 +47,7 @@ def error(actual: Tensor, expected: Tensor) -> float:
     """Of the whole, relative to the norm."""
     assert actual.shape == expected.shape
     assert bool(actual.isfinite().all())
-    return float((actual.double() - expected).norm() / expected.norm())
+    return float(((actual.double() - expected).norm() / expected.norm()).detach())
 
 
 # Input, kernel, nodes of x, w and g (1: shared), batch, motion.
