@@ -109,6 +109,8 @@ def test_counts_that_make_no_sense() -> None:
     for total, correct in (((1,), (1,)), ((0,) * BINS, (1,) + (0,) * (BINS - 1))):
         with pytest.raises(SettingError):
             Calibration(total, correct)
+    with pytest.raises(SettingError, match="folds"):
+        Calibration((0,) * BINS, (0,) * BINS, -1)
 
 
 NODES = DataSettings("digits", nodes=12, samples_per_class=(8, 12))
@@ -194,7 +196,12 @@ def test_what_targets_gain(run: Run) -> None:
     assert found.coverage == pytest.approx(answered / total)
     assert found.accuracy == pytest.approx(right / total)
     assert found.answered == pytest.approx(both / answered)
-    assert found.promised == model.calibration.promised(0.3)
+    assert found.promised is found.kept is found.promised_gain is None  # of nodes it has seen
+    assert json.loads(json.dumps(found.to_dict()))["promised"] is None
+    unseen = replace(model.calibration, folds=5)
+    found = abstaining(replace(model, calibration=unseen), federation, execution, 1, 0.3)
+    assert found is not None
+    assert found.promised == unseen.promised(0.3)
     assert found.half_width > 0
     assert json.dumps(found.to_dict())
     assert abstaining(replace(model, calibration=None), federation, execution) is None
@@ -208,6 +215,7 @@ def test_every_source_counts_once_under_a_model_that_has_not_seen_it() -> None:
     assert sorted(held) == sorted(node.name for node in federation.sources)
     found = cross_fitted(RunRequest(spec, federation), folds=3)
     assert found.samples == sum(len(node.query) for node in federation.sources)
+    assert found.folds == 3
     right = 0.0
     for part in parts:
         run = train_run(RunRequest(spec, part))

@@ -40,17 +40,20 @@ class Calibration:
     Args:
         total: query samples of every bin.
         correct: how many of them were right.
+        folds: of cross-fitting, by which nodes count under models that have not seen them; 0: the
+            model was trained on these very nodes, and they flatter it.
 
     Example:
         >>> found = Calibration((4, 4, *[0] * 62), (2, 4, *[0] * 62))
         >>> found.confidence(np.array([0.1, 0.3, 9.0])).round(3)
         array([0.5  , 0.833, 0.833])
-        >>> round(found.threshold(0.25), 4), round(found.expected(), 3)
-        (0.1406, 0.667)
+        >>> round(found.threshold(0.25), 4)
+        0.1406
     """
 
     total: tuple[int, ...]
     correct: tuple[int, ...]
+    folds: int = 0
 
     @property
     def makes_sense(self) -> bool:
@@ -58,7 +61,8 @@ class Calibration:
         pairs = list(zip(self.total, self.correct, strict=False))
         whole = all(isinstance(n, int) and n < 2**53 for pair in pairs for n in pair)
         sizes = len(self.total) == len(self.correct) == BINS
-        return sizes and whole and all(0 <= right <= of for of, right in pairs)
+        folds = isinstance(self.folds, int) and self.folds >= 0
+        return sizes and whole and folds and all(0 <= right <= of for of, right in pairs)
 
     def table(self) -> Numbers:
         """The probability of being right, bin by bin; 1/2 where nothing was counted."""
@@ -83,10 +87,6 @@ class Calibration:
         """The probability that answers with these margins are right."""
         places = np.nan_to_num(np.asarray(margins) / WIDTH, nan=0.0, posinf=BINS)
         return self.table()[places.clip(0, BINS - 1).astype(np.int64)]
-
-    def expected(self) -> float:
-        """The mean confidence on the source nodes."""
-        return float(np.average(self.table(), weights=self.total)) if sum(self.total) else 0.5
 
     def threshold(self, share: float = SHARE) -> float:
         """The margin below which to abstain, to do so on this share of the samples."""

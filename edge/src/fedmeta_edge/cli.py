@@ -215,7 +215,8 @@ def _info(given: argparse.Namespace) -> None:
     else:
         print("adapts    no: it was exported for inference")
     if model.calibration is not None:
-        print(f"calibrated on {sum(model.calibration.total)} samples of source nodes")
+        seen = "that it has not seen" if model.calibration.folds else "that it was trained on"
+        print(f"calibrated on {sum(model.calibration.total)} samples of nodes {seen}")
     signed = given.require_signature
     by = "; not signed: anybody may have written it" if signed is None else f", signed by {signed}"
     print(f"sha256    {model.checksum}, checksum ok{by}")

@@ -194,7 +194,7 @@ def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> 
             f"the model has format {str(facts['format'])[:20]!r}, this version reads {FORMAT}",
             "update fedmeta-edge, or export it again",
         )
-    rule, counts = facts["adaptation"] or {}, facts.get("calibration")
+    rule = facts["adaptation"] or {}
     encoding = facts.get("encoding") or {}  # older files have none
     columns = [(each["name"], tuple(each["categories"])) for each in encoding.get("columns", ())]
     model = Model(
@@ -211,13 +211,20 @@ def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> 
         rule.get("batch_size"),
         facts["run"],
         tuple(facts.get("label_unit") or (1.0,)),
-        Calibration(tuple(counts["total"]), tuple(counts["correct"])) if counts else None,
+        _calibration(facts.get("calibration")),
         tuple(columns),
         tuple(encoding.get("means", ())),
         encoding.get("label"),
     )
     _check_facts(model)
     return model
+
+
+def _calibration(counts: Mapping[str, Any] | None) -> Calibration | None:
+    if not counts:
+        return None
+    folds = counts.get("folds", 0)  # older files have none
+    return Calibration(tuple(counts["total"]), tuple(counts["correct"]), folds)
 
 
 def _check_facts(model: Model) -> None:

@@ -25,6 +25,7 @@ _NAMES = (
         "evaluate",
         "compare",
         "tune",
+        "calibrate",
         "importance",
         "report",
         "data",

@@ -162,10 +162,13 @@ def _abstained(found: Abstaining) -> str:
         '+5.0 ± 1.0 points; promised: answers 90.0 %, +3.0 points)'
     """
     answered = "none" if math.isnan(found.answered) else f"{100 * found.answered:.1f} %"
+    promise = "nothing is promised before `fedmeta calibrate`"
+    if found.promised_gain is not None:
+        share, gain = 100 * (1 - found.share), 100 * found.promised_gain
+        promise = f"promised: answers {share:.1f} %, {gain:+.1f} points"
     return (
         f"abstaining: answers {100 * found.coverage:.1f} % of the samples, {answered} of these "
-        f"rightly ({100 * found.gained:+.1f} ± {100 * found.half_width:.1f} points; promised: "
-        f"answers {100 * (1 - found.share):.1f} %, {100 * found.promised_gain:+.1f} points)"
+        f"rightly ({100 * found.gained:+.1f} ± {100 * found.half_width:.1f} points; {promise})"
     )
 
 

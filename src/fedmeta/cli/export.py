@@ -16,6 +16,10 @@ from fedmeta.data.federation import Federation
 from fedmeta.fleet.reopen import open_model, own_federation, samples_for
 from fedmeta.models.meta_model import MetaModel
 
+FLATTERS = (
+    "its confidence was counted on nodes that it was trained on, which flatter it; "
+    "fedmeta calibrate counts on others"
+)
 PARAMETERS = (
     Parameter("run", "Run folder or model.safetensors.", argument=True),
     Parameter("out", "The file to write; of C the folder.", short="o", metavar="FILE.onnx"),
@@ -96,6 +100,8 @@ def _write_c(model: MetaModel, what: str, values: Values) -> None:
     say(f"{what} written to {folder}: model.h, model.c{bits}")
     for line in costs.lines:
         say(line)
+    if model.calibration is not None and not model.calibration.folds:
+        say(f"note   {FLATTERS}")
 
 
 def _sources(run: Path) -> Federation:

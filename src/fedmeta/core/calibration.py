@@ -3,7 +3,9 @@
 The score of a prediction is its margin m = z₁ − z₂, the largest minus the second largest logit.
 Source nodes sort the margins of their query samples, after adapting as the model was trained for,
 into bins of one width and count how many fell in each and how many of these were right. They send
-these counts alone, the platform adds them up, and they travel with the model.
+these counts alone, the platform adds them up, and they travel with the model. Nodes that a model
+was trained on are surer, and more often right, than others are: such counts order answers, but
+promise nothing. By cross-fitting every node counts under a model that has not seen it.
 
 - Confidence of a bin: (right + 1) / (all + 2), made non-decreasing by pooling adjacent violators
   with the counts as weights. An empty bin takes that of the nearest lower one that is not, those
@@ -12,7 +14,8 @@ these counts alone, the platform adds them up, and they travel with the model.
   inside its bin (the last one is open: its lower edge). A device abstains if m < threshold; on
   exchangeable samples it does on a share s of them.
 - Promise for s: accuracy of all, and of those above the threshold, whose bin counts by the
-  fraction of it that lies above.
+  fraction of it that lies above. It holds for nodes like the sources if these counted by
+  cross-fitting.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class Calibration:
     Args:
         total: query samples of every bin, BINS numbers.
         correct: how many of them were right.
+        folds: of cross-fitting; 0: counted under the model that was trained on these very nodes.
 
     Example:
         >>> found = Calibration((4, 4, *[0] * 62), (2, 4, *[0] * 62))
@@ -90,6 +94,7 @@ class Calibration:
 
     total: tuple[int, ...]
     correct: tuple[int, ...]
+    folds: int = 0
 
     def __post_init__(self) -> None:
         for name, each in (("total", self.total), ("correct", self.correct)):
@@ -97,6 +102,8 @@ class Calibration:
             require(len(each) == BINS, name, len(each), f"{BINS} counts")
         fits = all(0 <= some <= of for some, of in zip(self.correct, self.total, strict=True))
         require(fits, "correct", self.correct, "counts of at least 0 and at most those of total")
+        whole = isinstance(self.folds, int) and self.folds >= 0
+        require(whole, "folds", self.folds, "a whole number of at least 0")
 
     @classmethod
     def of(cls, counted: Tensor) -> Calibration:

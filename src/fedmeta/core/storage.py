@@ -195,6 +195,17 @@ def seal_again(path: Path) -> None:
         write_bytes(path.parent / MANIFEST, manifest_bytes(digests))
 
 
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Change a file that the manifest beside it lists; cut off in between, there is no manifest."""
+    known = listed(path.parent)
+    unseal(path.parent)
+    yield
+    if known is not None:
+        digests = {**known, path.name: digest(path)}
+        write_bytes(path.parent / MANIFEST, manifest_bytes(digests))
+
+
 def unseal(folder: Path) -> None:
     """Take the manifest away, before a file that it lists is changed."""
     (folder / MANIFEST).unlink(missing_ok=True)

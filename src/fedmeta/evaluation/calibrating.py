@@ -50,7 +50,8 @@ class Abstaining:
         coverage: share of them that was answered.
         accuracy: of all answers.
         answered: accuracy of those that were given.
-        promised: the same two as the calibration has them.
+        promised: the same two as the calibration has them; None where it was counted on nodes that
+            the model was trained on, which promises nothing.
         half_width: of the 95 % interval of what was gained less what was promised, from the spread
             between nodes; the promise, of nodes like these, varies by as much per sample.
     """
@@ -59,7 +60,7 @@ class Abstaining:
     coverage: float
     accuracy: float
     answered: float
-    promised: tuple[float, float]
+    promised: tuple[float, float] | None
     half_width: float
 
     @property
@@ -68,25 +69,28 @@ class Abstaining:
         return self.answered - self.accuracy
 
     @property
-    def promised_gain(self) -> float:
-        """The same as promised."""
-        return self.promised[1] - self.promised[0]
+    def promised_gain(self) -> float | None:
+        """The same as promised, if anything is."""
+        return None if self.promised is None else self.promised[1] - self.promised[0]
 
     @property
-    def kept(self) -> bool:
+    def kept(self) -> bool | None:
         """Whether what was promised was gained, no less and no more, within the interval."""
+        if self.promised_gain is None:
+            return None
         return abs(self.gained - self.promised_gain) <= self.half_width
 
     def to_dict(self) -> dict[str, float | bool | None]:
         """The numbers for a file; accuracy of the answered is None where none is."""
         known = not math.isnan(self.answered)
+        promised, promised_answered = self.promised or (None, None)
         return {
             "share": self.share,
             "coverage": self.coverage,
             "accuracy": self.accuracy,
             "answered": self.answered if known else None,
-            "promised": self.promised[0],
-            "promised_answered": self.promised[1],
+            "promised": promised,
+            "promised_answered": promised_answered,
             "half_width": self.half_width if known else None,
             "kept": self.kept,
         }
@@ -136,7 +140,7 @@ def _summary(calibration: Calibration, share: float, nodes: Tensor) -> Abstainin
     spread = float((part - whole).square().sum()) * many / max(1, many - 1)
     t = student_quantile(max(1, many - 1))
     width = t * math.sqrt(spread * (1 + total / max(1, calibration.samples)))
-    promised = calibration.promised(share)
+    promised = calibration.promised(share) if calibration.folds else None
     return Abstaining(share, answered / total, accuracy, of_answered, promised, width)
 
 

@@ -97,4 +97,5 @@ def cross_fitted(
         found = calibrate(outcome.meta_model, held, execution, spec.training.seed)
         assert found is not None
         total += np.array([found.total, found.correct])
-    return Calibration(*(tuple(each) for each in total.tolist()))
+    counted, correct = (tuple(each) for each in total.tolist())
+    return Calibration(counted, correct, folds)

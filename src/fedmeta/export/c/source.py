@@ -121,7 +121,9 @@ def header(model: MetaModel, adapting: Adapting, checksum: str) -> str:
         parts.append(piece("header_classes"))
     if _calibrated(model):
         assert model.calibration is not None
-        parts.append(piece("header_confidence", THRESHOLD=number(model.calibration.threshold())))
+        folds, least = model.calibration.folds, number(model.calibration.threshold())
+        seen = "the model has not seen" if folds else "the model was trained on, which flatter it"
+        parts.append(piece("header_confidence", THRESHOLD=least, WHOM=seen))
     if adapting.decides:
         parts.append(piece("header_keep", SAMPLES_NUMBER=str(plan.samples)))
     else:
