@@ -26,6 +26,7 @@ from benchmarks.decision import (
     DIVISIONS,
     EXECUTION,
     FIRST_SEED,
+    IMAGES,
     NAMES,
     divided_anew,
     settings_of,
@@ -45,6 +46,7 @@ from fedmeta.studies.tune import HELD_OUT
 from fedmeta.training.train import RunRequest
 
 WAYS = ("seen", "cross-fitted")
+PLACES = [place for place in NAMES if place not in IMAGES]
 
 
 def cross_calibrated(
@@ -59,11 +61,13 @@ def cross_calibrated(
 
 def judged(model: MetaModel, nodes: Federation) -> dict[str, float]:
     """What abstaining comes to on held-out nodes, means over their divisions, in points."""
+    assert model.calibration is not None
+    whole, answered = model.calibration.promised(SHARE)
     rows = []
     for each in divided_anew(nodes):
         found = abstaining(model, each, EXECUTION)
         assert found is not None
-        rows.append([found.coverage, found.gained, found.promised_gain, found.accuracy])
+        rows.append([found.coverage, found.gained, answered - whole, found.accuracy])
     means = 100 * np.mean(rows, axis=0)
     return dict(zip(("answered", "gained", "promised", "accuracy"), means.tolist(), strict=True))
 
@@ -97,7 +101,7 @@ def words(row: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row per place as it comes, and keep them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--place", nargs="+", choices=list(NAMES), default=list(NAMES))
+    parser.add_argument("--place", nargs="+", choices=list(NAMES), default=list(PLACES))
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--folder", help="where the data lie")
@@ -108,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about |= {"folds": FOLDS, "date": datetime.now(UTC).date().isoformat()}
     rows: list[dict[str, Any]] = []
     for place in asked.place:
-        settings = settings_of(asked, *NAMES[place])
+        settings = settings_of(asked, place)
         nodes = {
             seed: federation(settings.data_settings, seed).hold_out(HELD_OUT, seed)
             for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds)

@@ -1,4 +1,4 @@
-r"""What deciding and abstaining are worth on held-out source nodes, never on targets.
+r"""What deciding how to adapt is worth on held-out source nodes, never on targets.
 
     python -m benchmarks.decision --folder DATA --models build/decision \
         --results results/decision.json
@@ -7,10 +7,9 @@ Seeds begin at 100: those of the tables are never seen. The default is trained a
 without a fifth of its source nodes; these adapt to a part of their samples and are judged on the
 rest, divided again and again. Compared are, seed by seed: nodes that always adapt as the model was
 trained for (one step), and nodes that decide (`fedmeta.core.decision`), by their mean and by their
-worst decile; and what is gained where the least sure tenth of the answers is left open, against
-what the calibration of the other source nodes promised: as they count it under the model that was
-trained on them, or (`--folds 5`) each under one that was not. Of values an error counts in percent
-of that of each node's own mean. Models are kept, so that another rule is judged without training.
+worst decile. Of values an error counts in percent of that of each node's own mean. The places are
+those of the results page; a training takes minutes at those with images (table 1), which therefore
+have fewer seeds: `--image-seeds`. Models are kept, so that another rule is judged without training.
 """
 
 from __future__ import annotations
@@ -27,37 +26,45 @@ import numpy as np
 from experiments.declaration import declaration
 from experiments.outside import PLACES
 from experiments.results import machine_words
-from experiments.training import federation, seeded, short, train_seeds
+from experiments.training import federation, short, train_seeds
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core.storage import write_json
 from fedmeta.data.federation import Federation
 from fedmeta.data.splitting import split
-from fedmeta.evaluation.calibrating import abstaining
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import interval
 from fedmeta.evaluation.result import Evaluation, statistics
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.studies.cross_fitting import cross_fitted
 from fedmeta.studies.tune import HELD_OUT
 from fedmeta.training.run import Run
-from fedmeta.training.train import RunRequest
 
 FIRST_SEED = 100
 DIVISIONS = 10
 EXECUTION = Execution(path="batched", chunk=16)
-AXES = declaration("outside").axes
-NAMES = {"/".join(place): place for place in PLACES}
+OUTSIDE, TABLE1 = declaration("outside").axes, declaration("table1").axes
+IMAGES = {
+    f"{data}/{partition}": (data, partition)
+    for partition in TABLE1["partition"]
+    for data in TABLE1["data"]
+}
+NAMES = {"/".join(place): place for place in PLACES} | IMAGES
 
 
-def settings_of(asked: argparse.Namespace, data: str, task: str) -> RunSpec:
+def settings_of(asked: argparse.Namespace, place: str) -> RunSpec:
     """What `fedmeta train` does without options."""
+    data, task = NAMES[place]
+    both = (
+        (TABLE1["data"][data], TABLE1["partition"][task])
+        if place in IMAGES
+        else (OUTSIDE["data"][data], OUTSIDE["task"][task])
+    )
     own = {
         "data": {"folder": asked.folder},
         "training": {"rounds": asked.rounds, "evaluate_every": 0},
     }
-    return RunSpec.from_dict(merged([AXES["data"][data], AXES["task"][task], own]))
+    return RunSpec.from_dict(merged([*both, own]))
 
 
 def trained(
@@ -71,18 +78,6 @@ def trained(
             outcome.meta_model.save(folder / f"{seed}.safetensors")
     files = {seed: folder / f"{seed}.safetensors" for seed in nodes}
     return {seed: MetaModel.load(file) for seed, file in files.items() if file.exists()}
-
-
-def cross_calibrated(
-    settings: RunSpec, nodes: Federation, model: MetaModel, seed: int, folds: int, file: Path
-) -> MetaModel:
-    """The model with counts of nodes under models that have not seen them, kept in a file."""
-    if model.calibration is None:
-        return model
-    if not file.exists():
-        request = RunRequest(seeded(settings, seed), nodes)
-        replace(model, calibration=cross_fitted(request, folds)).save(file)
-    return MetaModel.load(file)
 
 
 def divided_anew(nodes: Federation) -> Iterator[Federation]:
@@ -100,7 +95,7 @@ def divided_anew(nodes: Federation) -> Iterator[Federation]:
 
 
 def judged(model: MetaModel, nodes: Federation) -> dict[str, Any]:
-    """One step and deciding on the same divisions, and what abstaining gains: means over them."""
+    """One step and deciding on the same divisions: means over them."""
     rows, chosen = [], dict[str, int]()
     for each in divided_anew(nodes):
         found = evaluate_model(
@@ -109,12 +104,6 @@ def judged(model: MetaModel, nodes: Federation) -> dict[str, Any]:
         for name in found.choices:
             chosen[name] = chosen.get(name, 0) + 1
         rows.append(_compared(found, model.adaptation.steps))
-        if (open_ := abstaining(model, each, EXECUTION)) is not None:
-            rows[-1] |= {
-                "coverage": 100 * open_.coverage,
-                "gained": 100 * open_.gained,
-                "promised": 100 * open_.promised_gain,
-            }
     means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
     return {**means, "choices": chosen}
 
@@ -146,7 +135,7 @@ def place_row(place: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in seeds:
         for name, count in row["choices"].items():
             totals[name] = totals.get(name, 0) + count
-    found: dict[str, Any] = {
+    return {
         "place": place,
         "seeds": len(seeds),
         **{name: short(float(np.mean(each(name))), 4) for name in names},
@@ -154,19 +143,12 @@ def place_row(place: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "gain_worst": difference("decided_worst", "one_worst"),
         "choices": totals,
     }
-    if "gained" in names:
-        found["over_promise"] = difference("gained", "promised")
-    return found
 
 
 def words(row: Mapping[str, Any]) -> str:
     """A row for people."""
     mean, worst = ("{:+.2f} ± {:.2f}".format(*row[name]) for name in ("gain", "gain_worst"))
     text = f"{row['place']:28} one {row['one']:7.2f} decided {mean}, worst decile {worst}"
-    if "gained" in row:
-        text += f"; abstaining answers {row['coverage']:.1f} % and gains {row['gained']:.2f}, "
-        text += f"promised {row['promised']:.2f} ({row['over_promise'][0]:+.2f} ± "
-        text += f"{row['over_promise'][1]:.2f})"
     return f"{text}; {row['choices']}"
 
 
@@ -176,29 +158,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--place", nargs="+", choices=list(NAMES), default=list(NAMES))
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--folds", type=int, default=0, help="of cross-fitting; 0: none")
+    parser.add_argument("--image-seeds", type=int, default=2, help="at places with images")
     parser.add_argument("--folder", help="where the data lie")
     parser.add_argument("--models", type=Path, required=True, help="where models are kept")
     parser.add_argument("--results", type=Path, help="a file for the rows")
     asked = parser.parse_args(arguments)
     about = {"machine": machine_words("cpu"), "rounds": asked.rounds, "divisions": DIVISIONS}
-    about |= {"folds": asked.folds}
     about |= {"date": datetime.now(UTC).date().isoformat()}
     rows: list[dict[str, Any]] = []
     for place in asked.place:
-        settings = settings_of(asked, *NAMES[place])
+        settings = settings_of(asked, place)
+        seeds = asked.image_seeds if place in IMAGES else asked.seeds
         nodes = {
             seed: federation(settings.data_settings, seed).hold_out(HELD_OUT, seed)
-            for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds)
+            for seed in range(FIRST_SEED, FIRST_SEED + seeds)
         }
         models = trained(settings, nodes, asked.models / place)
         if not models:
             continue
-        if asked.folds:
-            for seed, model in models.items():
-                file = asked.models / place / f"{seed}-{asked.folds}-folds.safetensors"
-                given = settings, nodes[seed], model, seed, asked.folds, file
-                models[seed] = cross_calibrated(*given)
         rows.append(place_row(place, [judged(model, nodes[s]) for s, model in models.items()]))
         print(words(rows[-1]), flush=True)
         if asked.results is not None:

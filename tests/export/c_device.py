@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from benchmarks.microcontroller import BOARD, STRICT, cross_compiler
 from fedmeta import MetaModel
 
 Array = npt.NDArray[Any]
 
 CODE = Path(__file__).parent / "c"
-STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-Wshadow"]
 CHECKED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 FAST = ["-O2"]
 CHOICES = ("none", "prototypes", "one", "several")
 
 BOARDS = {  # of QEMU: where the code lies, where the data
-    "cortex-m4": ("mps2-an386", "fpv4-sp-d16", "0x00000000", "0x20000000"),
-    "cortex-m33": ("mps2-an505", "fpv5-sp-d16", "0x10000000", "0x38000000"),
+    "cortex-m4": ("mps2-an386", "0x00000000", "0x20000000"),
+    "cortex-m33": ("mps2-an505", "0x10000000", "0x38000000"),
 }
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
 needs_cross_compiler = pytest.mark.skipif(
@@ -48,28 +48,15 @@ def built(folder: Path, model: MetaModel, flags: list[str], main: str = "harness
 
 def cross_built(folder: Path, model: MetaModel, core: str) -> list[str]:
     """The command that runs it on an emulated board."""
-    board, _, code, data = BOARDS[core]
+    board, code, data = BOARDS[core]
     program = folder / f"{core}.elf"
     places = f"-Wl,--defsym=CODE={code},--defsym=DATA={data}"
-    files = [str(CODE / "startup.c"), str(CODE / "harness.c"), str(folder / "model.c")]
-    script = ["--specs=rdimon.specs", "-nostartfiles", "-T", str(CODE / "board.ld"), places]
+    files = [str(BOARD / "startup.c"), str(CODE / "harness.c"), str(folder / "model.c")]
+    script = ["--specs=rdimon.specs", "-nostartfiles", "-T", str(BOARD / "board.ld"), places]
     line = [*cross_compiler(core), "-O2", *script, *defines(folder, model), f"-I{folder}", *files]
     _compile(line, program)
     host = ["-nographic", "-semihosting-config", "enable=on,target=native"]
     return ["qemu-system-arm", "-M", board, *host, "-kernel", str(program)]
-
-
-def cross_compiler(core: str) -> list[str]:
-    """The compiler for a core, with its flags."""
-    unit = BOARDS[core][1]
-    return [
-        "arm-none-eabi-gcc",
-        *STRICT,
-        f"-mcpu={core}",
-        "-mthumb",
-        "-mfloat-abi=hard",
-        f"-mfpu={unit}",
-    ]
 
 
 def defines(folder: Path, model: MetaModel) -> list[str]:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.microcontroller import KEPT, KINDS, cross_compiler, linked, measured
 from export.c_device import (
-    CODE,
     FAST,
     Script,
     built,
-    cross_compiler,
     defines,
     moving,
+    needs_board,
     needs_cross_compiler,
     needs_gcc,
 )
 from export.exporting import meta_model, samples
-from export.test_c_hostile import ranges
+from export.test_c_hostile import COUNTED, ranges
 from fedmeta import Adaptation, MetaModel, ModelSettings
 from fedmeta.export.c import export_c
 from fedmeta.export.c.costs import Costs
@@ -36,43 +37,42 @@ def motion(rule: Adaptation | None = None) -> MetaModel:
     return meta_model(ModelSettings("cnn"), (6, 128), 6, rule or Adaptation(0.3, scope="head"))
 
 
-def linked(folder: Path, model: MetaModel, core: str) -> tuple[int, int, str]:
-    """RAM and flash of the smallest program, from the linker's sections, and its map."""
-    program, chart = folder / "bare.elf", folder / "bare.map"
-    files = [str(CODE / "bare.c"), str(folder / "model.c")]
-    places = ["-Wl,--defsym=CODE=0,--defsym=DATA=0x20000000,--gc-sections,-e,main"]
-    line = [*cross_compiler(core), "-Os", "-ffunction-sections", "-fdata-sections"]
-    line += ["--specs=nosys.specs", "-nostartfiles", "-T", str(CODE / "board.ld"), *places]
-    line += [f"-Wl,-Map={chart}", f"-I{folder}", *defines(folder, model), *files, "-lm"]
-    done = subprocess.run([*line, "-o", str(program)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    shown = subprocess.run(
-        ["arm-none-eabi-size", "-A", str(program)], capture_output=True, text=True, check=True
-    ).stdout
-    sizes = {name: int(size) for name, size in re.findall(r"^(\.\S+)\s+(\d+)", shown, re.M)}
-    ram = sizes.get(".bss", 0) + sizes.get(".data", 0)
-    flash = sizes[".text"] + sizes.get(".exidx", 0) + sizes.get(".data", 0)
-    return ram, flash, chart.read_text("utf-8")
-
-
 @needs_cross_compiler
 @pytest.mark.parametrize("core", ["cortex-m4", "cortex-m33"])
-@pytest.mark.parametrize("kind", ["float32", "int8", "decides", "all layers"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_arithmetic_is_the_linkers(core: str, kind: str, tmp_path: Path) -> None:
-    model = motion(Adaptation(0.01) if kind == "all layers" else None)
-    kept, bits = 10 if kind == "decides" else 0, ranges(model) if kind == "int8" else None
-    costs = export_c(model, tmp_path, samples=kept, int8=bits)
-    ram, flash, chart = linked(tmp_path, model, core)
-    own = ram - 4 * (INPUTS + 6)  # the program's own sample and answer
+    model, costs = exported(kind, tmp_path)
+    found = linked(tmp_path, core, defines(tmp_path, model))
+    own = found.ram - 4 * (INPUTS + 6)  # the program's own sample and answer
     static = costs.ram - costs.stack
     assert 0 <= own - static <= LIBRARY
-    assert costs.constants <= flash <= costs.flash
-    assert "malloc" not in chart
-    assert "_sbrk" not in chart
+    assert costs.constants <= found.flash <= costs.flash
+    assert "malloc" not in found.chart
+    assert "_sbrk" not in found.chart
     if kind in ("float32", "int8"):
         assert costs.ram <= 64 << 10
         assert costs.flash <= 256 << 10
-        assert ram + costs.stack <= 64 << 10  # of the whole program
+        assert found.ram + costs.stack <= 64 << 10  # of the whole program
+
+
+def exported(kind: str, folder: Path) -> tuple[MetaModel, Costs]:
+    """The motion network as C, with a calibration as trained models have one."""
+    rule = Adaptation(0.01) if kind == "all layers" else None
+    model = replace(motion(rule), calibration=COUNTED)
+    kept, bits = KEPT if kind == "decides" else 0, ranges(model) if kind == "int8" else None
+    return model, export_c(model, folder, samples=kept, int8=bits)
+
+
+@needs_board
+@pytest.mark.parametrize("kind", KINDS)
+def test_stack_and_instructions_of_an_emulated_board(kind: str, tmp_path: Path) -> None:
+    model, costs = exported(kind, tmp_path)
+    found = measured(tmp_path, defines(tmp_path, model))
+    names = {"predict", "sample", "step"} | ({"decide"} if kind == "decides" else set())
+    assert {*found} == names
+    assert 0 < max(stack for _, stack in found.values()) <= costs.stack
+    assert costs.predict < found["predict"][0] < 40 * costs.predict
+    assert costs.predict < found["sample"][0] < 40 * (costs.sample + costs.step)
 
 
 @needs_cross_compiler
