@@ -85,6 +85,12 @@ class Scaling:
         varies = variance > 1e-12 * mean**2
         return cls(mean, np.maximum(np.sqrt(np.where(varies, variance, 1.0)), floor))
 
+    @classmethod
+    def of_tokens(cls, labels: Sums | None) -> Scaling:
+        """Inputs stay as they are; labels that are values are scaled by their sums."""
+        standard = None if labels is None else cls.from_sums(labels)
+        return cls(np.zeros(()), np.ones(()), standard, tokens=True)
+
     def apply(self, inputs: Array, dtype: torch.dtype) -> torch.Tensor:
         """Scaled inputs, (…, *shape), as a tensor of that type; tokens as int64."""
         if self.tokens:
@@ -215,9 +221,7 @@ def token_scaling(federation: Federation, labels: LabelScaling = "standard") -> 
     values = federation.inputs
     if values.dtype.kind == "f" and not ((values >= 0) & (values == np.round(values))).all():
         return None
-    sums = label_sums(federation, labels)
-    standard = None if sums is None else Scaling.from_sums(sums)
-    return Scaling(np.zeros(()), np.ones(()), standard, tokens=True)
+    return Scaling.of_tokens(label_sums(federation, labels))
 
 
 def label_sums(federation: Federation, labels: LabelScaling) -> Sums | None:

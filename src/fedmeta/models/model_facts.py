@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def network_of(
             )
         named = ModelSettings(**stored)
         return functionalise(build(named, shape, task.outputs, seed=0, most=most))
+    stored = facts["network"].get("vocabulary", 0)
+    network = replace(network, vocabulary=network.vocabulary or stored)
     return functionalise(build(network, shape, task.outputs, seed=0))
 
 

@@ -19,6 +19,7 @@ from fedmeta.core.objective import Adaptation
 from fedmeta.core.prototypes import check_linear, linear_head
 from fedmeta.core.serialization import serialize
 from fedmeta.core.tree import Tree, size
+from fedmeta.data.encoding import Encoding
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling
@@ -41,7 +42,7 @@ from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import described
 from fedmeta.training.defaults import with_defaults, with_inner_step
 from fedmeta.training.features import Features, features_of_nodes
-from fedmeta.training.start import network_of, scaling_of
+from fedmeta.training.start import network_of, scaling_of, texts_of
 from fedmeta.uplink.privacy import Exposure
 from fedmeta.uplink.uplink import Uplink
 
@@ -177,8 +178,11 @@ class Job:
             "features": list(self.federation.features),
             "run": run_id,
         }
-        if self.federation.encoding is not None:
-            about["encoding"] = self.federation.encoding.facts()
+        encoding = self.federation.encoding
+        if encoding is None and (texts := texts_of(self.spec, self.federation)) is not None:
+            encoding = Encoding((), label=self.spec.data_settings.label, text=texts)
+        if encoding is not None:
+            about["encoding"] = encoding.facts()
         loss = self.loss
         if isinstance(loss, Balanced):
             about["class_weights"] = list(loss.weights)
