@@ -156,7 +156,8 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         notes += more
     pool = without_gaps(pool, nodes)
     parts_of_pool = pool.inputs, pool.labels, pool.task
-    return Federation(*parts_of_pool, nodes, pool.name, notes, pool.features, pool.encoding)
+    about = pool.features, pool.encoding, pool.parts
+    return Federation(*parts_of_pool, nodes, pool.name, notes, *about)
 
 
 def without_gaps(pool: Pool, nodes: Sequence[Node]) -> Pool:

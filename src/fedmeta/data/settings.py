@@ -13,7 +13,7 @@ from fedmeta.data.encoding import Missing
 from fedmeta.data.federation import TaskKind
 from fedmeta.data.readers.registry import BUILT_IN
 from fedmeta.data.readers.table import MAX_CATEGORIES, TableSettings
-from fedmeta.data.text import WORDS
+from fedmeta.data.text import BY_WORDS
 
 Partition = Literal["random-classes", "fixed-pairs", "dirichlet", "column", "episodes"]
 ScalingKind = Literal["per-feature", "per-channel", "none"]
@@ -130,7 +130,7 @@ class DataSettings:
     missing: Missing = field(default="error", metadata=LATER)
     max_categories: int = field(default=MAX_CATEGORIES, metadata=LATER)
     text: str | None = field(default=None, metadata=LATER)
-    tokenizer: str = field(default=WORDS, metadata=LATER)
+    tokenizer: str = field(default=BY_WORDS, metadata=LATER)
     embedding: str | None = field(default=None, metadata=LATER)
     text_length: int = field(default=64, metadata=LATER)
     vocabulary: int = field(default=2048, metadata=LATER)
@@ -277,7 +277,7 @@ def _check_together(settings: DataSettings) -> None:
 
 
 def _check_text(settings: DataSettings) -> None:
-    chosen = settings.tokenizer != WORDS, settings.embedding is not None
+    chosen = settings.tokenizer != BY_WORDS, settings.embedding is not None
     if settings.text is None and any(chosen):
         raise SettingError(
             "a tokenizer or an embedding is set but no column of texts", "name it with text"

@@ -29,7 +29,7 @@ from fedmeta.data.faults import Faults, counted, rows_where
 from fedmeta.data.pool import Array
 from fedmeta.data.sentences import encoder, encoder_digest
 
-WORDS = "words"
+BY_WORDS = "words"
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 _LARGEST = 64 * 2**20  # bytes of a tokenizer's file
 
@@ -140,7 +140,7 @@ def text_encoding(
     """
     if embedding is not None:
         return TextEncoding(column, embedding=embedding, digest=encoder_digest(embedding))
-    if tokenizer == WORDS:
+    if tokenizer == BY_WORDS:
         return TextEncoding(column, length, vocabulary)
     path = Path(tokenizer).expanduser()
     try:

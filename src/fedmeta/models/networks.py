@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from fedmeta.core.errors import (
 from fedmeta.core.input_files import check_memory
 from fedmeta.core.serialization import LATER
 from fedmeta.core.user_code import explained, is_code_name, load_object
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.models.recurrent import RecurrentNetwork
 
 Activation = Literal["elu", "leaky-relu", "relu", "tanh"]
@@ -53,8 +54,8 @@ class ModelSettings:
             or "package.module:function".
         channels: of the cnn's convolutions, in order; () takes the paper's for the image size, and
             (16, 32) for series.
-        hidden: widths of the mlp's hidden layers, or of the gru's; "auto": one of 64, in runs that predict values
-            two of them.
+        hidden: widths of the mlp's or gru's hidden layers; "auto": one of 64, in runs that predict
+            values two of them.
         activation: "elu", "leaky-relu" (slope 0.2), "relu" or "tanh".
         last_pooling: "max" or "average" for the cnn's last pooling; the earlier ones take the max.
         initialisation: "pytorch" (its defaults) or "truncated-normal" (weights σ = 0.1 cut at 2σ,
@@ -80,12 +81,12 @@ class ModelSettings:
                 f"model {self.name!r} is unknown",
                 f"{nearest(self.name, _NETWORKS)}; or name your own as file.py:function",
             )
-        for field in ("channels", "hidden"):
-            widths = getattr(self, field)
+        for name in ("channels", "hidden"):
+            widths = getattr(self, name)
             if widths == "auto":
                 continue
             fits = all(isinstance(w, int) and 1 <= w < 2**31 for w in widths)
-            require(fits, field, widths, "whole numbers of at least 1")
+            require(fits, name, widths, "whole numbers of at least 1")
         require_whole("vocabulary", self.vocabulary, 0)
         require_choice("activation", self.activation, get_args(Activation))
         require_choice("last_pooling", self.last_pooling, ("max", "average"))
@@ -136,6 +137,7 @@ def build(
     outputs: int,
     seed: int,
     most: int | None = None,
+    parts: InputParts | None = None,
 ) -> nn.Module:
     """The network for inputs of a shape, with its initial weights drawn from the seed.
 
@@ -145,6 +147,8 @@ def build(
         outputs: numbers per sample.
         seed: of the initial weights; torch's own generator is left as it was.
         most: parameters that it may have; None: as many as fit into memory.
+        parts: what a sample consists of, where it has several inputs: then a function of your own
+            gets a mapping of their names to shapes, or the shape of the only one.
 
     Example:
         >>> model = build(ModelSettings("mlp", hidden=(5,)), (1, 8, 8), 10, seed=0)
@@ -154,13 +158,25 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if is_code_name(settings.name):
-            model = _own(settings, shape, outputs)
+            given: Any = tuple(shape) if parts is None else parts.shapes
+            given = given if parts is None or len(given) > 1 else next(iter(given.values()))
+            model = _own(settings, given, outputs)
             if not isinstance(model, nn.Module):
                 raise ModelError(
                     f"{settings.name} returned a {type(model).__name__}", "return an nn.Module"
                 )
             return model
         name = settings.name
+        if parts is not None:
+            one, tokens = len(parts.parts) == 1, bool(parts.of_kind("tokens").any())
+            if not one or name not in ("auto", "gru") or (tokens and settings.vocabulary < 2):
+                raise ModelError(
+                    f"model {name!r} takes one tensor, but samples have inputs "
+                    f"{', '.join(map(repr, parts.names))}",
+                    "give a model of your own, whose forward takes them by name; of sequences of "
+                    "tokens alone also gru with model.vocabulary",
+                )
+            name, shape = "gru", parts.parts[0].shape
         if name == "auto":
             name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
         if name == "linear":
@@ -184,19 +200,19 @@ def _check_size(make: Callable[[], nn.Module], most: int | None) -> None:
     check_memory(f"a network of {size} parameters and its gradients", _BYTES * size, remedy)
 
 
-def _own(settings: ModelSettings, shape: Sequence[int], outputs: int) -> object:
+def _own(settings: ModelSettings, shape: Any, outputs: int) -> object:
     name = settings.name
     make = load_object(name, "model")
     if not callable(make):
         raise ModelError(f"{name} is a {type(make).__name__}", "name a function that makes a model")
     with explained(
-        f"{name} failed for shape {tuple(shape)} and {outputs} outputs",
+        f"{name} failed for shape {shape} and {outputs} outputs",
         "mend that function: it takes (input shape, number of outputs)",
         ModelError,
     ):
         asked = inspect.signature(make).parameters
         more = {"vocabulary": settings.vocabulary} if "vocabulary" in asked else {}
-        return make(tuple(shape), outputs, **more)
+        return make(shape, outputs, **more)
 
 
 def paper_channels(shape: Sequence[int], outputs: int) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedmeta.algorithms.platform_optimizer import AUTOMATIC
@@ -88,10 +89,17 @@ def with_inner_step(
     shape = tuple(federation.inputs.shape[1:])
     if isinstance(spec.model, ModelSettings):
         # Repeats differ in their first weights: all of them go by those of one.
-        network = functionalise(build(spec.model, shape, federation.task.outputs, seed=0))
+        parts = federation.parts
+        model = build(spec.model, shape, federation.task.outputs, seed=0, parts=parts)
+        network = functionalise(model, parts)
         network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
     some, generator = next(iter(network.theta.values())), torch.Generator().manual_seed(0)
-    if tokens:
+    if network.calling is not None:
+        rows = network.calling.parts.invented(
+            _SAMPLES, network.vocabulary, np.random.default_rng(0)
+        )
+        like = torch.from_numpy(rows).to(some.dtype)
+    elif tokens:
         like = torch.randint(network.vocabulary, (_SAMPLES, *shape), generator=generator)
     else:
         like = torch.randn(_SAMPLES, *shape, generator=generator).to(some.dtype)

@@ -183,6 +183,8 @@ class Job:
             encoding = Encoding((), label=self.spec.data_settings.label, text=texts)
         if encoding is not None:
             about["encoding"] = encoding.facts()
+        if self.federation.parts is not None:
+            about["inputs"] = self.federation.parts.facts()
         loss = self.loss
         if isinstance(loss, Balanced):
             about["class_weights"] = list(loss.weights)
@@ -239,7 +241,7 @@ def prepare(
     head = None
     if traced and _adapts_head(spec.algorithm):
         # Blank samples, for all machines of a fleet to find the same.
-        head = head_of(network, torch.zeros_like(inputs))
+        head = head_of(network, _blank(network, inputs))
     spec = with_inner_step(spec, network, head, federation, scaling.tokens)
     algorithm = _with_head(spec.algorithm, head)
     if algorithm.inner.method == "prototypes":
@@ -261,6 +263,14 @@ def prepare(
         spec = replace(spec, uplink=spec.uplink.resolved(_exposure(spec)))
     job = Job(spec, federation, network, loss, scaling, layout, {}, head, features)
     return replace(job, settings=_stored(spec, job))
+
+
+def _blank(network: FunctionalModel, inputs: torch.Tensor) -> torch.Tensor:
+    """Samples of the same shape that say nothing; what is a flag is set."""
+    blank = torch.zeros_like(inputs)
+    if network.calling is not None:
+        blank += torch.from_numpy(network.calling.parts.of_kind("flags")).to(blank)
+    return blank
 
 
 def _check_data(federation: Federation) -> None:

@@ -17,10 +17,11 @@ from fedmeta.models.networks import ModelSettings, build
 
 def network_of(spec: RunSpec, federation: Federation) -> FunctionalModel:
     """The network as a function of its parameters, where training starts."""
-    model, shape, outputs = spec.model, federation.inputs.shape[1:], federation.task.outputs
+    model, outputs, parts = spec.model, federation.task.outputs, federation.parts
     if isinstance(model, ModelSettings):
-        model = build(model, shape, outputs, spec.training.seed)
-    network = functionalise(model).to(spec.execution.torch_device, spec.execution.torch_dtype)
+        model = build(model, federation.inputs.shape[1:], outputs, spec.training.seed, parts=parts)
+    network = functionalise(model, parts)
+    network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
     start = load_theta(spec.start) if isinstance(spec.start, str) else spec.start
     if start is None:
         return network
@@ -59,6 +60,7 @@ def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
     if texts is not None and texts.tokens:
         return Scaling.of_tokens(label_sums(federation, labels))
     own = not isinstance(spec.model, ModelSettings) or is_code_name(spec.model.name)
+    own = (own or bool(spec.model.vocabulary)) and federation.parts is None
     if own and network_of(spec, federation).vocabulary:
         tokens = token_scaling(federation, labels)
         if tokens is not None:

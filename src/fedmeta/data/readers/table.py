@@ -31,7 +31,7 @@ from fedmeta.data.label_columns import (
 from fedmeta.data.pool import Array, Pool, pool_from
 from fedmeta.data.readers.budget import check_header, check_parquet
 from fedmeta.data.readers.csv_file import read_csv
-from fedmeta.data.text import WORDS, TextEncoding, text_encoding
+from fedmeta.data.text import BY_WORDS, TextEncoding, text_encoding
 
 MAX_CATEGORIES = 50
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -57,7 +57,7 @@ class TableSettings:
     missing: Missing = "error"
     max_categories: int = MAX_CATEGORIES
     text: str | None = None
-    tokenizer: str = WORDS
+    tokenizer: str = BY_WORDS
     embedding: str | None = None
     text_length: int = 64
     vocabulary: int = 2048
