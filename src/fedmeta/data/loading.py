@@ -118,9 +118,10 @@ def read_own(
     if path.suffix.lower() != ".npz":
         kinds = ", ".join([".npz", *TABLES[:-1]])
         raise DataError(f"{path} is of a kind that is not read", f"give {kinds} or {TABLES[-1]}")
-    if features or table.drop or table.time:
+    if features or table.drop or table.time or table.text:
         raise SettingError(
-            f"features, drop or time is set but {path} has no columns", "leave these settings out"
+            f"features, drop, time or text is set but {path} has no columns",
+            "leave these settings out",
         )
     return read_npz(path, task, label, node)
 
@@ -155,7 +156,8 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         notes += more
     pool = without_gaps(pool, nodes)
     parts_of_pool = pool.inputs, pool.labels, pool.task
-    return Federation(*parts_of_pool, nodes, pool.name, notes, pool.features, pool.encoding)
+    about = pool.features, pool.encoding, pool.parts
+    return Federation(*parts_of_pool, nodes, pool.name, notes, *about)
 
 
 def without_gaps(pool: Pool, nodes: Sequence[Node]) -> Pool:

@@ -200,7 +200,7 @@ def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
     called = tuple(f"way {number}" for number in range(ways))
     task = Task("classification", ways, called, local_labels=True)
     notes = pool.notes + notes
-    about = pool.name, notes, pool.features, pool.encoding
+    about = pool.name, notes, pool.features, pool.encoding, pool.parts
     return Federation(pool.inputs, labels, task, nodes, *about)
 
 
