@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedmeta.core.errors import DataError
 from fedmeta.data import DataSettings
-from fedmeta.data.partition import draw_episodes
+from fedmeta.data.episodes import draw_episodes
 
 from .conftest import pool_of
 
@@ -83,10 +83,33 @@ def test_labels_are_local():
 
 
 @pytest.mark.parametrize(
-    ("classes", "nodes", "ways"), [(10, 44, 5), (10, 45, 2), (9, 10, 2)], ids=str
+    ("classes", "nodes", "ways", "queries"),
+    [(10, 44, 5, 5), (10, 45, 5, 4), (10, 72, 5, 1), (10, 73, 2, 5), (9, 10, 2, 5)],
+    ids=str,
 )
-def test_five_ways_where_there_is_enough(classes, nodes, ways):
+def test_five_ways_where_there_is_enough(classes, nodes, ways, queries):
     """Ten classes of 220 samples make 220 tens: 44 nodes of five ways. Nine leave no two sides."""
     pool = pool_of(*[220] * classes)
     asked = DataSettings(partition="episodes", nodes=nodes, target_share=0.0)
-    assert draw_episodes(pool, asked, 0).task.outputs == ways
+    drawn = draw_episodes(pool, asked, 0)
+    assert drawn.task.outputs == ways
+    assert {len(node.query) for node in drawn.nodes} == {ways * queries}
+    told = {4: "4 query samples", 1: "1 query sample"}.get(queries, "2 classes per" * (nodes == 73))
+    assert told in " ".join(drawn.notes)
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_seven_hundred_nodes_of_an_alphabet_collection(shots):
+    """1,623 characters by twenty hands: five shots leave one query sample of each class."""
+    pool = pool_of(*[20] * 1623)
+    drawn = draw_episodes(pool, DataSettings(partition="episodes", nodes=700, shots=shots), 0)
+    assert (drawn.task.outputs, len(drawn.nodes), len(drawn.targets)) == (5, 700, 140)
+    assert {len(node.query) for node in drawn.nodes} == {25 if shots == 1 else 5}
+    assert ("1 query sample per class, not 5" in " ".join(drawn.notes)) == (shots == 5)
+    assert not real_classes(pool, drawn.sources) & real_classes(pool, drawn.targets)
+
+
+def test_what_is_asked_for_is_not_changed():
+    pool = pool_of(*[20] * 100)
+    with pytest.raises(DataError, match="nodes ask for"):
+        episodes(pool, classes_per_node=5, shots=5, queries=5, nodes=60)

@@ -52,7 +52,7 @@ class Centralised(Baseline):
     ) -> tuple[Contribution, NodeState]:
         """The negative gradient on all of the node's samples, and that of s."""
         model, steps = step_sizes.split(theta)
-        samples = union(objective.renamed(data, facts.key))
+        samples = union(objective.varied(data, facts.key))
         gradient, loss = objective.gradient(model, samples, facts.key)
         if steps:
             gradient = {**gradient, **self.step_gradient(objective, theta, data, facts)}

@@ -111,14 +111,14 @@ def meta_gradient(
         rule: inner adaptation and kind of curvature.
         theta: where to take it. Names with the prefix of `step_sizes` are s: they take the place
             of the adaptation's factors, and G has a part for them.
-        data: the node's support and query samples; where their labels are local, they are renamed.
+        data: the node's support and query samples; where their labels are local, they are varied.
         facts: the node's random key, and what the difference schedule looks at.
     """
     adaptation, taken = rule.adaptation, []
     theta, steps = step_sizes.split(theta)
     moves, factors = adaptation.moves(theta), adaptation.fitted_factors(theta, steps)
     data = redivided(data, rule.resplit, randomness.fold(facts.key, Purpose.RESPLIT))
-    data = objective.renamed(data, facts.key)
+    data = objective.varied(data, facts.key)
     if adaptation.method == "prototypes":
 
         def after(point: Tree) -> Tensor:

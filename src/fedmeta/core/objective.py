@@ -28,6 +28,7 @@ from fedmeta.core.sample_sets import NodeData, Samples, mini_batch, renamed, uni
 from fedmeta.core.serialization import LATER
 from fedmeta.core.step_sizes import Learned
 from fedmeta.core.tree import Tree
+from fedmeta.core.turned_classes import turned
 
 Method = Literal["gradient", "prototypes"]
 
@@ -191,15 +192,19 @@ class Objective:
         draws: whether `predict` looks at the key; if not, none are made for it.
         renames: of how many classes the numbers are drawn anew in training, because they are
             local to a node; 0: of none.
+        turns: of how many classes the images are turned anew in training, likewise; 0: of none.
     """
 
     predict: Callable[[Tree, Tensor, Tensor | None], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]
     draws: bool = True
     renames: int = 0
+    turns: int = 0
 
-    def renamed(self, data: NodeData, key: Tensor) -> NodeData:
-        """A node's samples as training sees them: local class numbers are drawn from its key."""
+    def varied(self, data: NodeData, key: Tensor) -> NodeData:
+        """A node's samples as training sees them: what its classes look like and are called."""
+        if self.turns > 0:
+            data = turned(data, self.turns, randomness.fold(key, Purpose.TURN))
         if self.renames == 0:
             return data
         return renamed(data, self.renames, randomness.fold(key, Purpose.RENAME))
@@ -305,7 +310,7 @@ def local_descent(
     Where there is a `term`, its value at the model reached so far is added to every gradient.
     Class numbers that are local to a node are drawn anew, once for all of the steps.
     """
-    samples, losses = union(objective.renamed(data, key)), []
+    samples, losses = union(objective.varied(data, key)), []
     for step in range(steps):
         batch = mini_batch(samples, batch_size, key, step)
         pass_key = objective.pass_key(key, Purpose.SUPPORT, step)

@@ -22,7 +22,7 @@ def todays_hyper_parameters(own: Mapping[str, Any]) -> Table:
 
 
 def todays_run(settings: Mapping[str, Any]) -> Table:
-    """The resolved settings of a run; before labels could be renamed, those of episodes were not.
+    """The resolved settings of a run; episodes once had neither labels renamed nor classes turned.
 
     Args:
         settings: as settings.json has them.
@@ -35,7 +35,8 @@ def todays_run(settings: Mapping[str, Any]) -> Table:
     data, augmentation = found.get("data"), found.get("augmentation")
     episodes = isinstance(data, Mapping) and data.get("partition") == "episodes"
     if episodes and isinstance(augmentation, Mapping):
-        found["augmentation"] = {"rename_labels": "never", **augmentation}
+        never = {"rename_labels": "never", "turn_classes": False}
+        found["augmentation"] = {**never, **augmentation}
     return found
 
 
@@ -58,7 +59,7 @@ def as_begun(settings: Mapping[str, Any], algorithm: str) -> Table:
         "data": ("classes_per_node",),
         "model": ("hidden",),
         "algorithm": ("resplit", "inner", "server", "first_penalty", "longest_step", "averaging"),
-        "augmentation": ("rename_labels", "flip", "shift"),
+        "augmentation": ("rename_labels", "turn_classes", "flip", "shift"),
     }
     table: Table = {}
     for part, names in changed.items():

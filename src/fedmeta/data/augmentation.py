@@ -41,6 +41,9 @@ class Augmentation:
         rename_labels: "auto": where class numbers are local to a node, as in episodes, every
             training step draws them anew (`sample_sets.renamed`), so that they cannot be learned
             by heart; "never" leaves them as they are.
+        turn_classes: where class numbers are local, every training step turns and mirrors the
+            images of each class at random, all those of a class alike: other classes, as far as
+            characters go (`turned_classes`). "auto": square grey images of at least 16 × 16.
 
     Example:
         >>> image = torch.arange(1.0, 5.0).reshape(1, 1, 2, 2)
@@ -52,10 +55,13 @@ class Augmentation:
     flip: bool | Literal["auto"] = "auto"
     shift: int | Literal["auto"] = "auto"
     rename_labels: RenameLabels = "auto"
+    turn_classes: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         known = isinstance(self.flip, bool) or self.flip == "auto"
         require(known, "augmentation.flip", self.flip, 'true, false or "auto"')
+        known = isinstance(self.turn_classes, bool) or self.turn_classes == "auto"
+        require(known, "augmentation.turn_classes", self.turn_classes, 'true, false or "auto"')
         if self.shift != "auto":
             require_whole("augmentation.shift", self.shift, 0)
         choices = get_args(RenameLabels)
@@ -66,12 +72,15 @@ class Augmentation:
 
         Example:
             >>> Augmentation().resolved((3, 32, 32)), Augmentation(shift=1).resolved((64,)).flip
-            (Augmentation(flip=True, shift=2, rename_labels='auto'), False)
+            (Augmentation(flip=True, shift=2, rename_labels='auto', turn_classes=False), False)
         """
         image = len(shape) == 3 and min(shape[1:]) >= 16
         flip = image and shape[0] == 3 if self.flip == "auto" else self.flip
         shift = (min(shape[1:]) // 16 if image else 0) if self.shift == "auto" else self.shift
-        return replace(self, flip=flip, shift=shift)
+        turn: bool | Literal["auto"] = self.turn_classes
+        if turn == "auto":
+            turn = image and shape[0] == 1 and shape[1] == shape[2]
+        return replace(self, flip=flip, shift=shift, turn_classes=turn)
 
     @property
     def reach(self) -> int:
@@ -93,6 +102,16 @@ class Augmentation:
         """
         return task.outputs if task.local_labels and self.rename_labels == "auto" else 0
 
+    def turns(self, task: Task) -> int:
+        """Of how many classes the images are turned anew; 0: of none, or that is not decided.
+
+        Example:
+            >>> task = Task("classification", 5, local_labels=True)
+            >>> Augmentation(turn_classes=True).turns(task), Augmentation().turns(task)
+            (5, 0)
+        """
+        return task.outputs if task.local_labels and self.turn_classes is True else 0
+
     def check(self, shape: tuple[int, ...], name: str) -> None:
         """Refuse samples that are no images, or too small for the shift.
 
@@ -103,6 +122,12 @@ class Augmentation:
         Raises:
             DataError: says what does not fit.
         """
+        square = len(shape) == 3 and shape[1] == shape[2]
+        if self.turn_classes is True and not square:
+            raise DataError(
+                f"samples of {name} have shape {tuple(shape)}, but only square images can be turned",
+                "leave augmentation.turn_classes out",
+            )
         if not self.active:
             return
         if len(shape) != 3:

@@ -12,7 +12,8 @@ from fedmeta.core.input_files import check_memory
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.encoding import Encoding
 from fedmeta.data.federation import Federation, Node, TaskKind
-from fedmeta.data.partition import Parts, draw_episodes, partition
+from fedmeta.data.episodes import draw_episodes
+from fedmeta.data.partition import Parts, partition
 from fedmeta.data.pool import Pool
 from fedmeta.data.readers.image_folder import read_image_folder
 from fedmeta.data.readers.npz import read_npz
@@ -73,7 +74,7 @@ def _check_nodes(settings: DataSettings) -> None:
     if settings.samples_per_class is not None:
         samples = settings.samples_per_class[1] * settings.classes_of_a_node
     if settings.partition == "episodes":
-        samples = (settings.shots + settings.queries) * settings.classes_of_a_node
+        samples = (settings.shots + (settings.queries or 1)) * settings.classes_of_a_node
     check_memory(
         f"{settings.nodes} nodes of up to {samples} samples",
         settings.nodes * (_NODE + _SAMPLE * samples),

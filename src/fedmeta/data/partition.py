@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.randomness import DataPurpose, generator
-from fedmeta.data.federation import Federation, Node, Positions, Task, node_names
+from fedmeta.data.federation import Positions, node_names
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.settings import DataSettings
-from fedmeta.data.splitting import choose_targets
 
 Counts = npt.NDArray[np.int64]
 
@@ -144,93 +143,6 @@ def by_column(pool: Pool) -> Parts:
     held = zip(values.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True)
     names, positions = zip(*((str(name), each) for name, each in held if len(each)), strict=True)
     return Parts(list(names), list(positions))
-
-
-def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
-    """N-way K-shot episodes: every node is a small classification task over classes of its own.
-
-    One node per episode: N classes in random order are its classes 0 … N−1.
-
-    Sources and targets draw from different classes where there are enough of them (a
-    `target_share` of the classes, at least N on each side); a note says if there were not.
-    No sample is in two episodes; labels of samples in none are −1.
-
-    Args:
-        pool: the samples.
-        settings: `nodes` episodes of `classes_per_node` classes (see `DataSettings`) with `shots`
-            support and `queries` query samples of each class.
-        seed: same pool, settings and seed: same episodes.
-    """
-    each, available = settings.shots + settings.queries, class_counts(pool)
-    ways = _ways(settings, available // each)
-    names, rng = node_names(settings.nodes), generator(seed, DataPurpose.SAMPLES)
-    is_target = choose_targets(names, settings, generator(seed, DataPurpose.ROLES))
-    usable = rng.permutation(np.flatnonzero(available >= each))
-    if len(usable) < ways:
-        raise DataError(
-            f"{ways}-way episodes with {each} samples per class need {ways} such classes but "
-            f"{pool.name} has {len(usable)}",
-            "use fewer classes_per_node, shots or queries",
-        )
-    sides, notes = _sides(usable, ways, is_target)
-    classes = np.stack(
-        [rng.choice(sides[int(target)], ways, replace=False) for target in is_target]
-    ).astype(np.int64)
-    counts = np.full(classes.shape, each, np.int64)
-    if sides[0] is sides[1]:
-        groups = [(np.ones_like(is_target), usable)]
-    else:
-        groups = [(~is_target, sides[0]), (is_target, sides[1])]
-    for members, allowed in groups:
-        stock = np.zeros_like(available)
-        stock[allowed] = available[allowed] // each * each  # what is over fits no episode
-        if members.any():
-            classes[members], redraws = fit(classes[members], counts[members], stock, pool, rng)
-            notes += redraws
-    classes = rng.permuted(classes, axis=1)  # redrawing may have left an order behind
-    owned = deal(pool.labels, classes, counts, rng)
-
-    labels = np.full(len(pool.labels), -1, np.int64)
-    labels[np.concatenate(owned)] = np.tile(np.repeat(np.arange(ways), each), settings.nodes)
-    nodes = []
-    for name, target, positions in zip(names, is_target, owned, strict=True):
-        table = positions.reshape(ways, each)
-        support, query = table[:, : settings.shots].ravel(), table[:, settings.shots :].ravel()
-        nodes.append(Node(name, "target" if target else "source", support, query))
-    called = tuple(f"way {number}" for number in range(ways))
-    task = Task("classification", ways, called, local_labels=True)
-    notes = pool.notes + notes
-    about = pool.name, notes, pool.features, pool.encoding, pool.parts
-    return Federation(pool.inputs, labels, task, nodes, *about)
-
-
-def _ways(settings: DataSettings, stock: Counts) -> int:
-    """N of N-way: as asked for, else 5 if classes for both sides and samples for all nodes do.
-
-    Args:
-        settings: `classes_per_node` and `nodes`.
-        stock: (C,) how many episodes each class has samples for.
-    """
-    if settings.classes_per_node is not None:
-        return settings.classes_per_node
-    enough = np.count_nonzero(stock) >= 10 and stock.sum() >= 5 * settings.nodes
-    return 5 if enough else settings.classes_of_a_node
-
-
-def _sides(
-    usable: Counts, ways: int, is_target: npt.NDArray[np.bool_]
-) -> tuple[tuple[Counts, Counts], tuple[str, ...]]:
-    """The classes of the sources and those of the targets."""
-    if not is_target.any():
-        return (usable, usable), ()
-    if len(usable) < 2 * ways:
-        note = (
-            f"source and target episodes share classes: {2 * ways} are needed to keep "
-            f"{ways}-way episodes apart and {len(usable)} have enough samples"
-        )
-        return (usable, usable), (note,)
-    count = int(np.clip(round(is_target.mean() * len(usable)), ways, len(usable) - ways))
-    return (usable[count:], usable[:count]), ()
 
 
 def class_counts(pool: Pool) -> Counts:

@@ -52,7 +52,8 @@ class DataSettings:
             for "random-classes" and "fixed-pairs".
         concentration: of the Dirichlet distribution of a node's class shares; small: few classes.
         shots: support samples per class of an episode.
-        queries: query samples per class of an episode.
+        queries: query samples per class of an episode. None: 5, or fewer where there are not enough
+            samples for all nodes.
         support_share: share of a node's samples in its support set, between 0 and 1.
         target_share: share of the nodes that are targets, from 0 (none) to below 1.
         targets: names of the target nodes, instead of `target_share`.
@@ -109,7 +110,7 @@ class DataSettings:
     samples_per_class: tuple[int, int] | None = None
     concentration: float = 0.5
     shots: int = 5
-    queries: int = 5
+    queries: int | None = None
     support_share: float = 0.5
     target_share: float = 0.2
     targets: tuple[str, ...] = ()
@@ -145,7 +146,7 @@ class DataSettings:
             left_open = getattr(self, name) is None and name in ("partition", "task")
             if not left_open:
                 require_choice(name, getattr(self, name), get_args(kind))
-        for name in ("nodes", "shots", "queries", "max_categories", "text_length"):
+        for name in ("nodes", "shots", "max_categories", "text_length"):
             require_whole(name, getattr(self, name), 1)
         require_whole("vocabulary", self.vocabulary, 2)
         require(self.vocabulary <= 2**24, "vocabulary", self.vocabulary, "at most 2^24")
@@ -155,6 +156,7 @@ class DataSettings:
         require(one, "delimiter", self.delimiter, "one character")
         require(self.decimal in (None, ".", ","), "decimal", self.decimal, '"." or ","')
         require_whole("classes_per_node", self.classes_of_a_node, 1)
+        require_whole("queries", 1 if self.queries is None else self.queries, 1)
         require_whole("min_samples", self.min_samples, 2)
         require_whole("precise", self.precise, 0)
         object.__setattr__(self, "samples", _pair("samples", self.samples, least=2))

@@ -74,7 +74,8 @@ def lay_out(
         predict = augmenting(predictor(model, chosen), augmentation)
         draws = model.draws or augmentation.active
         renames = augmentation.renames(federation.task)
-        return Layout(chosen, Objective(predict, loss, draws, renames))
+        turns = augmentation.turns(federation.task)
+        return Layout(chosen, Objective(predict, loss, draws, renames, turns))
 
     path = chosen_path(execution, model) if execution.path == "auto" else execution.path
     alone = federation.with_nodes(sources[:1])

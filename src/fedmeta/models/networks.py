@@ -40,7 +40,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
 }
-_NETWORKS = ("auto", "cnn", "gru", "linear", "mlp")
+_NETWORKS = ("auto", "cnn", "conv4", "gru", "linear", "mlp")
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,18 @@ class ModelSettings:
     """Which network to train.
 
     Args:
-        name: "cnn" (for images, or for series of shape (channels, length)), "gru" (for tokens, or
-            for series of shape (steps, channels)), "mlp", "linear", "auto" (a cnn for images of at
-            least 16×16, a gru for tokens of texts, else an mlp), or your own as "file.py:function"
-            or "package.module:function".
-        channels: of the cnn's convolutions, in order; () takes the paper's for the image size, and
-            (16, 32) for series.
+        name: "cnn" (for images, or for series of shape (channels, length)), "conv4" (the four
+            blocks of few-shot learning, for images), "gru" (for tokens, or for series of shape
+            (steps, channels)), "mlp", "linear", "auto" (a cnn for images of at least 16×16, or
+            conv4 where their class numbers are local to a node, as in episodes; a gru for tokens
+            of texts; else an mlp), or your own as "file.py:function" or
+            "package.module:function".
+        channels: of the convolutions, in order; () takes the paper's for the image size, (16, 32)
+            for series, and 64 in each block of conv4.
         hidden: widths of the mlp's or gru's hidden layers; "auto": one of 64, in runs that predict
             values two of them.
         activation: "elu", "leaky-relu" (slope 0.2), "relu" or "tanh".
-        last_pooling: "max" or "average" for the cnn's last pooling; the earlier ones take the max.
+        last_pooling: "max" or "average" for the last pooling; the earlier ones take the max.
         initialisation: "pytorch" (its defaults) or "truncated-normal" (weights σ = 0.1 cut at 2σ,
             biases 0.1, as in the authors' code).
         vocabulary: of a gru, how many tokens there are; 0: as many as the encoding of texts has.
@@ -93,6 +95,8 @@ class ModelSettings:
         require_choice("initialisation", self.initialisation, get_args(Initialisation))
 
 
+_DRAWING = 28  # pixels of a drawing of a character, as few-shot learning commonly has it
+_GROUPS = 8  # of channels that conv4 normalises
 _BYTES = 16  # of memory that a parameter takes: itself, its gradient, two states
 
 
@@ -181,7 +185,7 @@ def build(
             name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
         if name == "linear":
             settings = replace(settings, hidden=())
-        kinds = {"cnn": _cnn, "gru": _gru}
+        kinds = {"cnn": _cnn, "conv4": _conv4, "gru": _gru}
         make = partial(kinds.get(name, _mlp), settings, shape, outputs)
         _check_size(make, most)
         model = make()
@@ -244,6 +248,33 @@ def _cnn(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Modu
         # they give the same numbers as before it, on a quarter of the pixels.
         ends = [pooling, activation] if pooling.kind == "max" else [activation, pooling]
         layers += [convolution(before, after), *ends]
+        before, space = after, [math.ceil(length / 2) for length in space]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * math.prod(space), outputs))
+
+
+def _conv4(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
+    """Blocks of a 3×3 convolution, normalisation, activation and pooling, and a linear head.
+
+    The network of matching and prototypical networks and of MAML (Vinyals et al., NeurIPS 2016),
+    with groups of channels normalised instead of batches. Large grey images are averaged down
+    first, to the 28 pixels or little more that drawings of characters are commonly given.
+    """
+    if len(shape) != 3:
+        raise ModelError(
+            f"conv4 needs images, but samples have shape {tuple(shape)}",
+            'use model "cnn" for series of shape (channels, length), else "mlp"',
+        )
+    before, *space = shape
+    layers: list[nn.Module] = []
+    if before == 1 and (coarser := min(space) // _DRAWING) > 1:
+        layers, space = [nn.AvgPool2d(coarser)], [length // coarser for length in space]
+    channels = settings.channels or (64,) * 4
+    for place, after in enumerate(channels):
+        pooling = SamePool(settings.last_pooling if place == len(channels) - 1 else "max")
+        activation = _ACTIVATIONS[settings.activation]()
+        ends = [pooling, activation] if pooling.kind == "max" else [activation, pooling]
+        norm = nn.GroupNorm(math.gcd(after, _GROUPS), after)
+        layers += [nn.Conv2d(before, after, 3, padding=1), norm, *ends]
         before, space = after, [math.ceil(length / 2) for length in space]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * math.prod(space), outputs))
 

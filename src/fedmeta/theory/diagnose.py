@@ -330,6 +330,7 @@ def _other_departures(job: Job) -> tuple[str, ...]:
         "not all nodes are counted in every round": not full_participation(job),
         "samples are augmented at random": augmentation["flip"] or augmentation["shift"],
         "labels are renamed at random": job.layout.objective.renames > 0,
+        "classes are turned at random": job.layout.objective.turns > 0,
         "dropout makes gradients random": job.model.draws,
         "squared error has gradients of any size: no β holds for every θ": unbounded,
     }

@@ -4,6 +4,8 @@ Where nobody has asked for anything else:
 
 - images are augmented as `Augmentation.resolved` says;
 - tokens of texts are read by a recurrent network that knows as many as their encoding;
+- images whose class numbers are local to a node, as in episodes, get the network that few-shot
+  learning knows, conv4;
 - values are predicted by two hidden layers, and a layer may move five times as far in a round as
   where classes are told apart: a wave, say, needs features that a network does not start with;
 - the inner step α of the head is matched to the features that it multiplies. With h the head's
@@ -44,7 +46,7 @@ _SAMPLES = 64
 
 
 def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
-    """The spec with its augmentation, network for texts, hidden layers and longest step decided.
+    """The spec with its augmentation, network, hidden layers and longest step decided.
 
     Args:
         spec: what was asked for.
@@ -52,12 +54,15 @@ def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
     """
     shape = tuple(federation.inputs.shape[1:])
     spec = replace(spec, augmentation=spec.augmentation.resolved(shape))
-    values = federation.task.kind == "regression"
+    values, model = federation.task.kind == "regression", spec.model
     texts = texts_of(spec, federation)
-    if texts is not None and texts.tokens and isinstance(spec.model, ModelSettings):
-        name = "gru" if spec.model.name == "auto" else spec.model.name
-        vocabulary = spec.model.vocabulary or texts.vocabulary
-        spec = replace(spec, model=replace(spec.model, name=name, vocabulary=vocabulary))
+    if texts is not None and texts.tokens and isinstance(model, ModelSettings):
+        name = "gru" if model.name == "auto" else model.name
+        vocabulary = model.vocabulary or texts.vocabulary
+        spec = replace(spec, model=replace(model, name=name, vocabulary=vocabulary))
+    elif federation.task.local_labels and isinstance(model, ModelSettings) and model.name == "auto":
+        image = len(shape) == 3 and min(shape[1:]) >= 16
+        spec = replace(spec, model=replace(model, name="conv4") if image else model)
     if isinstance(spec.model, ModelSettings) and spec.model.hidden == "auto":
         hidden = (64, 64) if values else (64,)
         spec = replace(spec, model=replace(spec.model, hidden=hidden))

@@ -248,7 +248,8 @@ def prepare(
         linear = linear_head(network.theta, algorithm.inner.moves(network.theta))
         check_linear(network, network.theta, linear, inputs)
     with machine(execution):
-        frozen = "every-pass" if spec.augmentation.active else execution.frozen
+        changed = spec.augmentation.active or spec.augmentation.turns(task)
+        frozen = "every-pass" if changed else execution.frozen
         cut = None if frozen == "every-pass" else cut_off(network, inputs)
         features = None if cut is None else features_of_nodes(cut, federation, scaling, execution)
         execution = replace(execution, frozen="every-pass" if features is None else "once")
@@ -336,8 +337,8 @@ def _stored(spec: RunSpec, job: Job) -> dict[str, Any]:
     if not isinstance(spec.model, ModelSettings):
         kind = type(spec.model)
         stored["model"] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
-    if not job.federation.task.local_labels:  # there is nothing to rename
-        del stored["augmentation"]["rename_labels"]
+    if not job.federation.task.local_labels:  # there is nothing to rename or to turn
+        del stored["augmentation"]["rename_labels"], stored["augmentation"]["turn_classes"]
     if spec.algorithm.prior is not None:
         stored["prior"] = described(spec.algorithm.prior, job.model.theta)
     if spec.uplink == Uplink():
