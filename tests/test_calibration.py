@@ -111,6 +111,8 @@ def test_counts_that_make_no_sense() -> None:
             Calibration(total, correct)
     with pytest.raises(SettingError, match="folds"):
         Calibration((0,) * BINS, (0,) * BINS, -1)
+    with pytest.raises(SettingError, match="decides"):
+        Calibration((0,) * BINS, (0,) * BINS, 5, "yes")  # type: ignore[arg-type]
 
 
 NODES = DataSettings("digits", nodes=12, samples_per_class=(8, 12))
@@ -138,6 +140,30 @@ def test_training_counts_every_query_sample_of_the_sources(run: Run) -> None:
     execution = deserialize(Execution, run.summary["settings"]["execution"], "execution")
     single = replace(execution, path="loop", chunk=1)
     assert calibrate(model, federation, single, 1) == model.calibration
+
+
+def test_nodes_that_decide_count_what_they_decided(run: Run) -> None:
+    federation, model = load(NODES, seed=1), run.meta_model
+    names = np.array(model.task.class_names)
+    total, chosen = torch.zeros(2, BINS, dtype=torch.int64), set()
+    for node in federation.sources:
+        own = federation.inputs[node.support], names[federation.labels[node.support]]
+        mine = model.adapt(*own, decide=True)
+        chosen.add(mine.about["decision"]["choice"])
+        outputs = mine.network(mine.theta, mine.scaled(federation.inputs[node.query]))
+        total += counts(outputs.detach(), torch.from_numpy(federation.labels[node.query]))
+    assert len(chosen) > 1
+    execution = deserialize(Execution, run.summary["settings"]["execution"], "execution")
+    found = calibrate(model, federation, execution, 1, decides=True)
+    assert found == Calibration.of(total, decides=True)
+    assert found.total != (model.calibration or found).total
+    apart = replace(model, calibration=replace(found, folds=2))
+    as_trained = replace(model, calibration=replace(found, folds=2, decides=False))
+    one, other = (abstaining(each, federation, execution, 1) for each in (apart, as_trained))
+    assert one is not None
+    assert other is not None
+    assert one.promised == other.promised
+    assert one.accuracy != other.accuracy
 
 
 def test_it_travels_with_the_model(run: Run, tmp_path: Path) -> None:

@@ -40,6 +40,22 @@ def test_a_promise_is_made_once_nodes_have_counted_that_a_model_has_not_seen() -
     assert MetaModel.load("mine").calibration == after.calibration
     assert "flatter" not in succeed("export mine --format c --out code")
     assert "has not seen" in Path("code/model.h").read_text()
+    assert "count on others: fedmeta calibrate RUN --decide" in succeed(
+        "export mine --format c --decide 5 --out code"
+    )
+
+
+@pytest.mark.usefixtures("playground")
+def test_devices_that_decide_have_a_calibration_of_their_own() -> None:
+    succeed(f"{DIGITS} --out mine")
+    assert "samples of nodes that decide how to adapt" in succeed("calibrate mine --decide")
+    found = MetaModel.load("mine").calibration
+    assert found is not None
+    assert found.decides
+    assert found.folds == 5
+    assert "(of nodes that decide how to adapt)" in succeed("evaluate mine")
+    assert "note" not in succeed("export mine --format c --decide 5 --out code")
+    assert "counted on nodes that decide" in succeed("export mine --format c --out code")
 
 
 @pytest.mark.usefixtures("playground")

@@ -42,6 +42,7 @@ class Calibration:
         correct: how many of them were right.
         folds: of cross-fitting, by which nodes count under models that have not seen them; 0: the
             model was trained on these very nodes, and they flatter it.
+        decides: whether these nodes decided how to adapt, as `adapt_if_it_helps` does.
 
     Example:
         >>> found = Calibration((4, 4, *[0] * 62), (2, 4, *[0] * 62))
@@ -54,6 +55,7 @@ class Calibration:
     total: tuple[int, ...]
     correct: tuple[int, ...]
     folds: int = 0
+    decides: bool = False
 
     @property
     def makes_sense(self) -> bool:
@@ -61,8 +63,8 @@ class Calibration:
         pairs = list(zip(self.total, self.correct, strict=False))
         whole = all(isinstance(n, int) and n < 2**53 for pair in pairs for n in pair)
         sizes = len(self.total) == len(self.correct) == BINS
-        folds = isinstance(self.folds, int) and self.folds >= 0
-        return sizes and whole and folds and all(0 <= right <= of for of, right in pairs)
+        kind = isinstance(self.folds, int) and self.folds >= 0 and isinstance(self.decides, bool)
+        return sizes and whole and kind and all(0 <= right <= of for of, right in pairs)
 
     def table(self) -> Numbers:
         """The probability of being right, bin by bin; 1/2 where nothing was counted."""

@@ -216,6 +216,7 @@ def _info(given: argparse.Namespace) -> None:
         print("adapts    no: it was exported for inference")
     if model.calibration is not None:
         seen = "that it has not seen" if model.calibration.folds else "that it was trained on"
+        seen += ", which decided how to adapt" if model.calibration.decides else ""
         print(f"calibrated on {sum(model.calibration.total)} samples of nodes {seen}")
     signed = given.require_signature
     by = "; not signed: anybody may have written it" if signed is None else f", signed by {signed}"

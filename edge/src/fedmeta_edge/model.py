@@ -223,8 +223,8 @@ def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> 
 def _calibration(counts: Mapping[str, Any] | None) -> Calibration | None:
     if not counts:
         return None
-    folds = counts.get("folds", 0)  # older files have none
-    return Calibration(tuple(counts["total"]), tuple(counts["correct"]), folds)
+    how = counts.get("folds", 0), counts.get("decides", False)  # older files have neither
+    return Calibration(tuple(counts["total"]), tuple(counts["correct"]), *how)
 
 
 def _check_facts(model: Model) -> None:

@@ -21,6 +21,7 @@ from fedmeta.training.train import RunRequest, with_strength
 
 PARAMETERS = (
     Parameter("run", "Folder of a finished run.", argument=True),
+    Parameter("decide", "Of nodes that decide how to adapt.", bool, default="as in training"),
     Parameter("folds", "Into how many parts the source nodes are divided.", int, default="5"),
     *options.OWN_CODE,
     *options.MACHINE,
@@ -48,7 +49,8 @@ def run(values: Values) -> None:
     )
     with folder.locked(), progress_bars() as bar:
         request = RunRequest(with_strength(spec, federation), federation)
-        found = cross_fitted(request, folds, [bar("cross-fitting")] if bar else [])
+        bars = [bar("cross-fitting")] if bar else []
+        found = cross_fitted(request, folds, bars, decides=values["decide"])
         with changing(folder.model):
             replace(model, calibration=found).save(folder.model)
     say(_words(found))
@@ -60,11 +62,12 @@ def _words(found: Calibration) -> str:
 
     Example:
         >>> _words(Calibration((50, 150, *[0] * 62), (20, 149, *[0] * 62), 5))
-        'counted on 200 samples; abstaining below a margin of 0.10: answers 90.0 %, +4.4 points'
+        'counted on 200 samples; abstaining below a margin of 0.10: answers 90.0 %, +5.0 points'
     """
     before, answered = found.promised()
+    who = " of nodes that decide how to adapt" if found.decides else ""
     return (
-        f"counted on {found.samples:,} samples; abstaining below a margin of "
+        f"counted on {found.samples:,} samples{who}; abstaining below a margin of "
         f"{found.threshold():.2f}: answers {100 * (1 - SHARE):.1f} %, "
         f"{100 * (answered - before):+.1f} points"
     )

@@ -112,6 +112,8 @@ def run(values: Values) -> None:
         say("decided: " + ", ".join(f"{name} on {count}" for name, count in chosen) + " nodes")
     if unsure is not None:
         say(_abstained(unsure))
+        if model.calibration is not None and model.calibration.decides:
+            say("  (of nodes that decide how to adapt)")
     if values["per_node"]:
         names = [*summary]
         each = [

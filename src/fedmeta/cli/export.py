@@ -16,10 +16,6 @@ from fedmeta.data.federation import Federation
 from fedmeta.fleet.reopen import open_model, own_federation, samples_for
 from fedmeta.models.meta_model import MetaModel
 
-FLATTERS = (
-    "its confidence was counted on nodes that it was trained on, which flatter it; "
-    "fedmeta calibrate counts on others"
-)
 PARAMETERS = (
     Parameter("run", "Run folder or model.safetensors.", argument=True),
     Parameter("out", "The file to write; of C the folder.", short="o", metavar="FILE.onnx"),
@@ -100,8 +96,21 @@ def _write_c(model: MetaModel, what: str, values: Values) -> None:
     say(f"{what} written to {folder}: model.h, model.c{bits}")
     for line in costs.lines:
         say(line)
-    if model.calibration is not None and not model.calibration.folds:
-        say(f"note   {FLATTERS}")
+    if note := _calibration_note(model, bool(values["decide"])):
+        say(f"note   {note}")
+
+
+def _calibration_note(model: MetaModel, decides: bool) -> str | None:
+    """What to tell of a confidence that was counted on other nodes than a device is."""
+    found = model.calibration
+    if found is None or (found.folds and found.decides == decides):
+        return None
+    flag = " --decide" if decides else ""
+    whom = "nodes that it was trained on, which flatter it"
+    if found.folds:
+        how = "decide how to adapt" if found.decides else "adapt as in training"
+        whom = f"nodes that {how}"
+    return f"its confidence was counted on {whom}; count on others: fedmeta calibrate RUN{flag}"
 
 
 def _sources(run: Path) -> Federation:

@@ -83,6 +83,8 @@ class Calibration:
         total: query samples of every bin, BINS numbers.
         correct: how many of them were right.
         folds: of cross-fitting; 0: counted under the model that was trained on these very nodes.
+        decides: whether the nodes decided how to adapt (`core.decision`), or all adapted as the
+            model was trained for: margins of other steps, or of class means, are others.
 
     Example:
         >>> found = Calibration((4, 4, *[0] * 62), (2, 4, *[0] * 62))
@@ -95,6 +97,7 @@ class Calibration:
     total: tuple[int, ...]
     correct: tuple[int, ...]
     folds: int = 0
+    decides: bool = False
 
     def __post_init__(self) -> None:
         for name, each in (("total", self.total), ("correct", self.correct)):
@@ -104,12 +107,13 @@ class Calibration:
         require(fits, "correct", self.correct, "counts of at least 0 and at most those of total")
         whole = isinstance(self.folds, int) and self.folds >= 0
         require(whole, "folds", self.folds, "a whole number of at least 0")
+        require(isinstance(self.decides, bool), "decides", self.decides, "true or false")
 
     @classmethod
-    def of(cls, counted: Tensor) -> Calibration:
+    def of(cls, counted: Tensor, folds: int = 0, decides: bool = False) -> Calibration:
         """From what `counts` gave, summed over nodes: (2, BINS)."""
         total, correct = counted.tolist()
-        return cls(tuple(total), tuple(correct))
+        return cls(tuple(total), tuple(correct), folds, decides)
 
     @property
     def samples(self) -> int:

@@ -12,17 +12,24 @@ from torch import Tensor
 from fedmeta.config.execution import Execution
 from fedmeta.core.calibration import SHARE, Calibration, counts, margins
 from fedmeta.core.objective import Objective, adapt
+from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation, Node
 from fedmeta.engine.cohort import node_keys
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.machine import machine
+from fedmeta.evaluation.decided import Measures, chosen_measures, measured_candidates
 from fedmeta.evaluation.intervals import student_quantile
 from fedmeta.evaluation.targets import JudgedSets, Targets, TargetStore
 from fedmeta.models.meta_model import MetaModel
 
 
 def calibrate(
-    model: MetaModel, federation: Federation, execution: Execution, seed: int = 0
+    model: MetaModel,
+    federation: Federation,
+    execution: Execution,
+    seed: int = 0,
+    *,
+    decides: bool = False,
 ) -> Calibration | None:
     """Adapt the model on the support set of every source node and count on its query set.
 
@@ -31,14 +38,15 @@ def calibrate(
         federation: its own; only the sources are looked at.
         execution: with its path and chunk size resolved.
         seed: of mini-batches, where the adaptation draws any.
+        decides: whether nodes decide how to adapt, or all adapt as the model was trained for.
 
     Returns:
         Sums over nodes; None for values, which have no margins.
     """
     if model.task.kind != "classification":
         return None
-    found = _after_adapting(model, federation, federation.sources, execution, seed, counts)
-    return Calibration.of(found.sum(dim=0).cpu())
+    found = _after_adapting(model, federation, federation.sources, execution, seed, counts, decides)
+    return Calibration.of(found.sum(dim=0).cpu(), decides=decides)
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,8 @@ def abstaining(
 ) -> Abstaining | None:
     """What the target nodes of a federation gain by leaving answers open.
 
+    They adapt as the nodes did that have counted: as the model was trained for, or as they decide.
+
     Args:
         model: with its calibration.
         federation: of the same classes and input shape; only its targets are looked at.
@@ -124,7 +134,8 @@ def abstaining(
         sure = margins(outputs) >= least
         return torch.stack([real, right, real & sure, right & sure]).sum(dim=-1)
 
-    found = _after_adapting(model, federation, federation.targets, execution, seed, count)
+    decides = model.calibration.decides
+    found = _after_adapting(model, federation, federation.targets, execution, seed, count, decides)
     return _summary(model.calibration, share, found.double().cpu())
 
 
@@ -155,6 +166,7 @@ def _after_adapting(
     execution: Execution,
     seed: int,
     measure: Measure,
+    decides: bool,
 ) -> Tensor:
     """A measure of every node after its own adaptation, with a node axis in front."""
     network = model.network.to(execution.torch_device, execution.torch_dtype)
@@ -163,14 +175,25 @@ def _after_adapting(
     quiet = Objective(lambda point, x, _key: predict(point, x, None), model.loss)
     rule = model.adaptation.fitted(theta)
 
+    among: tuple[str, ...] = ()
+
     def one(data: JudgedSets, key: Tensor) -> Tensor:
-        phi = adapt(quiet, rule, theta, data.support, key)
         query = data.judged[0]
-        return measure(predict(phi, query.inputs, None), query.labels, query.mask)
+
+        def judge(phi: Tree) -> Measures:
+            found = measure(predict(phi, query.inputs, None), query.labels, query.mask)
+            return [{"counts": found}]
+
+        if among:
+            chosen = chosen_measures(quiet, rule, theta, data.support, key, among, judge)
+            return chosen[0]["counts"]
+        return judge(adapt(quiet, rule, theta, data.support, key))[0]["counts"]
 
     layout = Layout(replace(execution, chunk=min(execution.chunk or 1, len(nodes))), quiet)
     keys = node_keys(nodes, seed).to(execution.torch_device)
     with machine(execution), torch.no_grad():
         store = TargetStore([Targets(federation, nodes, model.scaling, seed)], execution)
+        if decides:
+            among = measured_candidates(quiet, rule, theta, store.single(0).support)
         found: Tensor = layout.map(one, store, keys)
     return found

@@ -64,7 +64,7 @@ def chosen_measures(
     ]
 
     def pick(*each: Tensor) -> Tensor:
-        return torch.stack(each).gather(0, choice.reshape(1))[0]
+        return torch.stack(each).index_select(0, choice.reshape(1))[0]
 
     chosen: Measures = map_leaves(pick, *candidates)
     return [{**each, "choice": choice} for each in chosen]

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from fedmeta.config.execution import Execution
 from fedmeta.core.calibration import BINS, Calibration
@@ -58,7 +59,11 @@ def folds_of(federation: Federation, folds: int, seed: int) -> Iterator[Federati
 
 
 def cross_fitted(
-    request: RunRequest, folds: int = FOLDS, callbacks: Sequence[AnyCallback] = ()
+    request: RunRequest,
+    folds: int = FOLDS,
+    callbacks: Sequence[AnyCallback] = (),
+    *,
+    decides: bool | None = None,
 ) -> Calibration:
     """What the source nodes count, each under a model that was trained without it.
 
@@ -66,6 +71,7 @@ def cross_fitted(
         request: the run, with its own nodes; it is trained anew, in memory.
         folds: K; more of them take longer, and their models are closer to that of all nodes.
         callbacks: told of every round.
+        decides: whether nodes decide how to adapt; None: as `training.decide` of the run says.
 
     Raises:
         DivergedError: where a training does.
@@ -84,18 +90,19 @@ def cross_fitted(
             "there is nothing to calibrate: values have no margins, and counts no noise",
             "calibrate a run of classes that was trained without dp",
         )
+    decides = spec.training.decide if decides is None else decides
     parts = list(folds_of(request.federation, folds, spec.training.seed))
     alone = [
         replace(request, spec=spec, federation=part, folder=None, metrics=()) for part in parts
     ]
-    total = np.zeros((2, BINS), np.int64)
+    total = torch.zeros(2, BINS, dtype=torch.int64)
     for part, outcome in zip(parts, train_many(alone, callbacks), strict=True):
         if not isinstance(outcome, Run):
             raise outcome
         held = part.with_nodes(replace(node, role="source") for node in part.targets)
         execution = deserialize(Execution, outcome.summary["settings"]["execution"], "execution")
-        found = calibrate(outcome.meta_model, held, execution, spec.training.seed)
+        model, seed = outcome.meta_model, spec.training.seed
+        found = calibrate(model, held, execution, seed, decides=decides)
         assert found is not None
-        total += np.array([found.total, found.correct])
-    counted, correct = (tuple(each) for each in total.tolist())
-    return Calibration(counted, correct, folds)
+        total += torch.tensor([found.total, found.correct])
+    return Calibration.of(total, folds, decides)

@@ -95,7 +95,8 @@ def conclude(
 def _calibration(job: Job, model: MetaModel) -> Calibration | None:
     """What the source nodes count under the model, where the job has its tensors."""
     there = replace(model, loss=job.loss)
-    return calibrate(there, job.federation, job.layout.execution, job.training.seed)
+    execution, decides = job.layout.execution, job.training.decide
+    return calibrate(there, job.federation, execution, job.training.seed, decides=decides)
 
 
 def end(
