@@ -91,8 +91,9 @@ def run(values: Values) -> None:
         with warnings.catch_warnings(), advice, bars as bar:
             warnings.showwarning = _warn
             if settings.prior.ties and settings.prior.strength == "auto":
-                twice = bar and not settings.prior.teaches
-                pilot = [bar(f"{settings.algorithm.name} without the prior")] if twice else []
+                pilot = []
+                if bar and not settings.prior.teaches:
+                    pilot = [bar(f"{settings.algorithm.name} without the prior")]
                 settings = with_strength(settings, federation, pilot)
                 # A resumed run goes on with this λ.
                 full = merged([full, {"prior": {"strength": settings.prior.strength}}])
