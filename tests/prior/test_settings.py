@@ -127,8 +127,19 @@ def test_an_h_that_is_not_convex_is_warned_of(tasks: Path, tmp_path: Path) -> No
         ({"strength": float("nan"), "model": "early"}, "prior.strength is nan"),
         ({"strength": 0.1}, "no prior model"),
         ({"kind": "fischer", "model": "early"}, "did you mean 'fisher'"),
-        ({"data": "x.npz", "model": "early"}, "prior.data is set but prior.kind is 'euclidean'"),
-        ({"importance": "x", "model": "early"}, "prior.importance is set but"),
+        (
+            {"data": "x.npz", "model": "early", "kind": "euclidean"},
+            "prior.data is set but prior.kind is 'euclidean'",
+        ),
+        ({"importance": "x", "model": "early", "kind": "path-like"}, "prior.kind is 'path-like'"),
+        (
+            {"importance": "x", "model": "early", "kind": "euclidean"},
+            "prior.importance is set but",
+        ),
+        ({"model": "big.onnx"}, "nothing to ask it about"),
+        ({"model": "big.onnx", "data": "x.npz", "kind": "itakura-saito"}, "has no parameters"),
+        ({"model": "early", "teacher": len, "data": "x.npz"}, "both given"),
+        ({"model": "early", "answers": "guesses"}, "prior.answers is 'guesses'"),
         ({"kind": "outputs", "temperature": 0.0}, "prior.temperature is 0.0"),
     ],
 )

@@ -23,6 +23,7 @@ from fedmeta.theory import Diagnosis, DiagnosisSettings, diagnose_run
 from fedmeta.training.ending import identify
 from fedmeta.training.job import Job, prepare
 from fedmeta.training.resume import check_same_run, stored_run
+from fedmeta.training.teaching import taught
 from fedmeta.training.train import with_strength
 
 _ROWS = 8  # rounds in the printed table; all are in the file
@@ -92,6 +93,7 @@ def _reopened(folder: RunFolder, values: Values) -> Job:
     settings = with_strength(replace(settings, execution=execution), federation)
     job = prepare(settings, federation, traced="head" in stored)
     identity = identify(job, None, stored)
+    job = taught(job, folder.path)
     # Where it is computed now may differ: what that changes, the replay tells.
     laid_out = {"execution": stored["settings"]["execution"]}
     check_same_run(folder, stored, {**identity, "settings": {**identity["settings"], **laid_out}})

@@ -29,7 +29,12 @@ PARAMETERS = (
         many=True,
         default="as the sequence says",
     ),
-    Parameter("strength", "λ of the method's prior.", float, default="as the sequence says"),
+    Parameter(
+        "strength",
+        "λ of the method's prior (of auto: a factor of it).",
+        float,
+        default="as the sequence says",
+    ),
     options.SEEDS,
     options.OUT,
     Parameter("resume", "Continue the sequence in this folder.", metavar="FOLDER"),
@@ -150,6 +155,9 @@ def print_sequence(result: dict[str, Any]) -> None:
             title = f"{result['title']}, {judged}, mean ± 95 % interval over {over}"
             columns = ["method", "average", "forgetting", "new", "forward", "L_p", "diverged"]
             table(title, columns, rows)
+    for name, found in result["methods"].items():
+        if gate := found.get("gate"):
+            say(f"gate     {name}: {gate['line']}")
     if len(result["methods"]) == 1:
         ((name, found),) = result["methods"].items()
         matrix = found["matrix"]["accuracy"]

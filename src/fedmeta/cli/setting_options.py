@@ -179,15 +179,27 @@ PARTICIPATION = under(
 
 PRIOR = under(
     "Earlier tasks",
-    option("prior.model", "Run or model file to be held near to.", "prior", metavar="RUN_OR_FILE"),
-    option("prior.strength", "λ ≥ 0, or auto (trains twice).", "prior_strength", metavar="LAMBDA"),
+    option(
+        "prior.model",
+        "Run or model file to be held near to, or a teacher to be asked: teacher.py:load, "
+        "model.onnx or http://….",
+        "prior",
+        metavar="RUN_OR_FILE",
+    ),
+    option(
+        "prior.strength",
+        "λ ≥ 0, or auto (of parameters: trains twice).",
+        "prior_strength",
+        metavar="LAMBDA",
+    ),
     option(
         "prior.kind",
-        "By what: euclidean, fisher, path, outputs, generalised-kl, itakura-saito or "
+        "By what: auto, euclidean, fisher, path, outputs, generalised-kl, itakura-saito or "
         "file.py:function (a convex h).",
         flag="prior_kind",
     ),
     option("prior.data", flag="prior_data", metavar="FILE"),
+    option("prior.answers", flag="prior_answers"),
     Parameter(
         "init", "Run, checkpoint or model to start from.", setting="init", metavar="RUN_OR_FILE"
     ),

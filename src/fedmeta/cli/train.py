@@ -91,7 +91,9 @@ def run(values: Values) -> None:
         with warnings.catch_warnings(), advice, bars as bar:
             warnings.showwarning = _warn
             if settings.prior.ties and settings.prior.strength == "auto":
-                pilot = [bar(f"{settings.algorithm.name} without the prior")] if bar else []
+                pilot = []
+                if bar and not settings.prior.teaches:
+                    pilot = [bar(f"{settings.algorithm.name} without the prior")]
                 settings = with_strength(settings, federation, pilot)
                 # A resumed run goes on with this λ.
                 full = merged([full, {"prior": {"strength": settings.prior.strength}}])
@@ -267,6 +269,8 @@ def prior_line(prior: Mapping[str, Any]) -> str:
         'SquaredEuclidean, λ = 0.5; tied: a; free: b'
     """
     tied, free = prior["tied"], prior["free"]
+    if not tied:
+        return f"{prior['kind']}, λ = {prior['strength']:.4g}; outputs alone"
     which = f"tied: {', '.join(tied)}; free: {', '.join(free)}" if free else "all tensors tied"
     return f"{prior['kind']}, λ = {prior['strength']:.4g}; {which}"
 

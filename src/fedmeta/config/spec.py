@@ -135,8 +135,9 @@ class RunSpec:
                 table[each.name] = _settings_table(value)
             elif value != each.default:
                 table[each.name] = value if isinstance(value, str) else described(value)
-        if self.algorithm.prior is not None and self.prior.model is None:
-            table["prior"] = {"own": described(self.algorithm.prior)}
+        own = self.prior.teacher or (None if self.prior.given else self.algorithm.prior)
+        if own is not None:
+            table["prior"] = {"own": described(own)}
         return {name: value for name, value in table.items() if value != {}}
 
     @property
@@ -182,17 +183,19 @@ KEYS = (*(each.name for each in fields(RunSpec)), "preset", "algorithms", "inner
 def tied(spec: RunSpec) -> RunSpec:
     """The same with an algorithm that keeps its path if that is asked for, and has its prior.
 
-    The prior is read from the files that `spec.prior` names.
+    The prior is read from the files that `spec.prior` names; a teacher is not asked yet.
     """
     if spec.importance == "path" and not isinstance(spec.algorithm, PathKeeping):
         spec = replace(spec, algorithm=_keeping_path(spec.algorithm))
-    if spec.prior.model is None or spec.algorithm.prior is not None:
+    if not spec.prior.given or spec.algorithm.prior is not None:
         return spec
     if not takes_prior(spec.algorithm):
         raise SettingError(
             f"{spec.algorithm.name} takes no prior model",
             "use it with admm-fedmeta, or leave it out",
         )
+    if spec.prior.teaches:  # it is asked when the samples are there, see `training.teaching`
+        return spec
     prior = load_prior(spec.prior, spec.model_settings)
     return replace(spec, algorithm=with_prior(spec.algorithm, prior))
 

@@ -1,7 +1,8 @@
 """Objects named by the user as `file.py:name` or `package.module:name`.
 
-Code runs because somebody typed its name, never because a file in a run folder has it. So what is
-read from there passes `refuse_code` before anything is built from it.
+Code runs because somebody typed its name, never because a file in a run folder has it; and no
+address is asked for that reason either. So what is read from there passes `refuse_code` before
+anything is built from it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,19 @@ _CODE = {
     "--model": ("model", "name"),
     "--loss": ("loss",),
     "--prior-kind": ("prior", "kind"),
+    "--prior": ("prior", "model"),
 }
-"""Settings that may name code, by the flag that gives them."""
+"""Settings that may name code, or an address to ask, by the flag that gives them."""
+
+
+def names_code(name: str) -> bool:
+    """The same of a setting that may also be a path, which can have a colon in it.
+
+    Example:
+        >>> names_code("teacher.py:load"), names_code("https://here/predict"), names_code("runs/a")
+        (True, True, False)
+    """
+    return is_code_name(name) and not Path(name).exists()
 
 
 def is_code_name(name: str) -> bool:
@@ -44,11 +56,14 @@ def refuse_code(
     """
     for option, place in _CODE.items():
         name = _at(table, place)
-        if is_code_name(name) and name != _at(typed, place):
+        named = names_code(name) if place == ("prior", "model") else is_code_name(name)
+        if named and name != _at(typed, place):
             shown = re.sub(r"^fleet_app\.own_(\w+):", r"\1.py:", name)  # as fleets ship it
             again = flag.format(flag=option, setting=".".join(place), name=shown)
+            what = "an address" if "://" in name else "code of your own"
+            done = "asked" if "://" in name else "run"
             raise RunFolderError(
-                f"{folder} names code of your own ({shown}), which is not run unless you say so",
+                f"{folder} names {what} ({shown}), which is not {done} unless you say so",
                 f"name it again: {again}",
             )
 

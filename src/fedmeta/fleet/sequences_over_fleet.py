@@ -26,7 +26,7 @@ from fedmeta.fleet.transport import FleetSettings
 from fedmeta.models.meta_model import load_theta
 from fedmeta.priors import Regularizer, SquaredMahalanobis
 from fedmeta.priors.importance import importance_file, read_importance, write_importance
-from fedmeta.studies.sequences.carrying import Past
+from fedmeta.studies.sequences.carrying import Past, kind_of
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.train import RunRequest
@@ -99,7 +99,8 @@ def _table(
     """The settings of a task; what it takes over are names of files."""
     training, start = repeat.spec.training, repeat.spec.start
     last = number + 1 == len(sequence.tasks)
-    weighs = sequence.method.prior == "fisher" and sequence.pull > 0 and not last
+    fisher = not last and kind_of(sequence, number + 1, past) == "fisher"
+    weighs = fisher and sequence.pull > 0
     own = {"training": {"rounds": training.rounds}, **({"importance": "fisher"} if weighs else {})}
     table = merged([sequence.table_of_task(number, training.seed), own])
     if start is None:
@@ -116,12 +117,13 @@ def _table(
         replace(first, theta=prior.prior).save(file)
     else:  # heads of other tasks are left out
         write_tensors(file, prior.prior, {})
-    tied: Table = {"model": str(file), "strength": prior.strength, "kind": sequence.method.prior}
+    kind = kind_of(sequence, number, past)
+    tied: Table = {"model": str(file), "strength": prior.strength, "kind": kind}
     if isinstance(prior, SquaredMahalanobis):
         tied["importance"] = str(place / "importance.safetensors")
         diagonal = tree.scale(2.0, prior.importance)  # A = ½F
         write_importance(Path(tied["importance"]), diagonal, prior.prior, {"kind": "fisher"})
-    elif sequence.method.prior == "outputs":
+    elif kind == "outputs":
         tied["data"] = str(place / "unlabelled.npz")
         rows = np.concatenate(past.drawn.platform[:number])
         np.savez(tied["data"], x=past.drawn.tasks[0].inputs[rows])

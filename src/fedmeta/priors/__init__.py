@@ -9,8 +9,9 @@ F(θ) = Σ w_i L_i(φ_i(θ), D^q_i) + λ D(θ, θ_p),   D a Bregman divergence, 
 | `GeneralisedKL`, `ItakuraSaito` | a positive function of the parameters | none |
 | `Bregman` | the parameters, by any convex h | none |
 | `OutputKL` | predicted probabilities on unlabelled inputs (distillation) | none |
+| `TeacherKL` | the same to what a teacher of any shape has answered | none |
 
-All but `OutputKL` take a θ_p that has only some of the model's tensors, a backbone for instance:
+All but the last two take a θ_p that has only some of the model's tensors, a backbone for instance:
 the others are then free. `settings` knows them by name and reads the table [prior], and
 `importance` estimates how much each parameter mattered, and keeps that in files.
 """
@@ -32,7 +33,8 @@ from fedmeta.priors.positive import GeneralisedKL, ItakuraSaito, PositiveParamet
 from fedmeta.priors.quadratic import SquaredEuclidean, SquaredMahalanobis
 from fedmeta.priors.registry import KINDS, regularizer
 from fedmeta.priors.regularizer import Proximal, Regularizer, described, with_proximal
-from fedmeta.priors.settings import PriorSettings, load_prior
+from fedmeta.priors.settings import PriorSettings, load_prior, raw_samples
+from fedmeta.priors.teacher import TeacherKL
 
 __all__ = [
     "KINDS",
@@ -47,6 +49,7 @@ __all__ = [
     "Regularizer",
     "SquaredEuclidean",
     "SquaredMahalanobis",
+    "TeacherKL",
     "TrainingPath",
     "described",
     "federated_fisher",
@@ -56,6 +59,7 @@ __all__ = [
     "path_importance",
     "path_start",
     "path_step",
+    "raw_samples",
     "read_importance",
     "regularizer",
     "with_proximal",

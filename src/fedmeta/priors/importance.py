@@ -35,6 +35,8 @@ from fedmeta.data.packing import unpacked
 from fedmeta.models.meta_model import MetaModel
 
 FORMAT = 1
+UNIT = 0.3
+"""λ = "auto" of a normalised Fisher diagonal, per task it speaks for."""
 
 
 def fisher_contribution(objective: Objective, theta: Tree, samples: Samples) -> tuple[Tree, Tensor]:
@@ -192,6 +194,23 @@ def path_importance(path: TrainingPath, damping: float = 0.1) -> Tree:
         name: leaf.clamp(min=0) / (path.moved[name].square() + damping)
         for name, leaf in path.work.items()
     }
+
+
+def normalised(importance: Tree) -> Tree:
+    """F̂ = F / mean(F): only how parameters differ is left, so that λ means the same across models.
+
+    A Fisher diagonal is the smaller the better a model fits its samples. Of one that is 0 nothing
+    can be told, and every parameter matters alike.
+
+    Example:
+        >>> normalised({"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0])})
+        {'a': tensor([0.5000, 1.5000]), 'b': tensor([1.])}
+    """
+    entries = sum(leaf.numel() for leaf in importance.values())
+    mean = torch.stack([leaf.sum() for leaf in importance.values()]).sum() / entries
+    if not float(mean) > 0:
+        return tree.map_leaves(torch.ones_like, importance)
+    return tree.scale(1 / mean, importance)
 
 
 def importance_file(run: Path, kind: str) -> Path:

@@ -33,12 +33,14 @@ class MethodFacts:
         strength: λ of its prior, if it has one.
         measures: each with its interval, by name.
         matrix: accuracy after each task (rows) on each task (columns); the first row is the start.
+        gate: what the release gate says of its updates; empty where it says nothing.
     """
 
     name: str
     strength: float | None
     measures: Mapping[str, Found]
     matrix: Sequence[Sequence[Found]]
+    gate: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,13 @@ def read_sequence_facts(folder: Path) -> SequenceFacts:
         precise = all("precise" in each["measures"] for each in content["methods"].values())
         which = "precise" if precise else "accuracy"
         methods = [
-            MethodFacts(name, each["strength"], each["measures"][which], each["matrix"][which])
+            MethodFacts(
+                name,
+                each["strength"],
+                each["measures"][which],
+                each["matrix"][which],
+                str(each.get("gate", {}).get("line", "")),
+            )
             for name, each in content["methods"].items()
         ]
         judged = "precise sets" if precise else "query sets"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmeta.algorithms import FedAvg
-from fedmeta.algorithms.algorithm import Algorithm
+from fedmeta.algorithms.algorithm import Algorithm, takes_prior
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import RunFolderError, SettingError, require
@@ -121,7 +121,7 @@ def compare(
                 settings.replaced(seed=seed, rounds=rounds),
                 algorithm=contestant.algorithm,
                 importance="none",
-                prior=settings.prior if contestant.algorithm.prior is not None else PriorSettings(),
+                prior=settings.prior if takes_prior(contestant.algorithm) else PriorSettings(),
             )
             now = {"training": {"seed": seed, "rounds": rounds}}
             origin = {"table": merged([contestant.table, now])} if contestant.table else {}

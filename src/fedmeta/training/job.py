@@ -39,7 +39,7 @@ from fedmeta.models.head import Head, head_of
 from fedmeta.models.losses import Balanced, Loss, check_loss, named_loss
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
-from fedmeta.priors import described
+from fedmeta.priors import TeacherKL, described
 from fedmeta.training.defaults import with_defaults, with_inner_step
 from fedmeta.training.features import Features, features_of_nodes
 from fedmeta.training.start import network_of, scaling_of, texts_of
@@ -339,7 +339,15 @@ def _stored(spec: RunSpec, job: Job) -> dict[str, Any]:
         stored["model"] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
     if not job.federation.task.local_labels:  # there is nothing to rename or to turn
         del stored["augmentation"]["rename_labels"], stored["augmentation"]["turn_classes"]
-    if spec.algorithm.prior is not None:
+    if spec.prior.teaches:
+        stored["prior"] = {
+            "kind": TeacherKL.__name__,
+            "strength": spec.prior.strength,
+            "temperature": spec.prior.temperature,
+            "tied": [],
+            "free": list(job.model.theta),
+        }
+    elif spec.algorithm.prior is not None:
         stored["prior"] = described(spec.algorithm.prior, job.model.theta)
     if spec.uplink == Uplink():
         del stored["uplink"]

@@ -186,6 +186,8 @@ def jobs_together(requests: Sequence[RunRequest]) -> list[Job] | None:
         prior = each.spec.prior
         if prior.ties and prior.strength == "auto":  # a λ for each
             return None
+        if prior.teaches:  # asked before each run, whose folder keeps what it said
+            return None
         if each.spec.importance != "none":  # which is stored by a run alone
             return None
     jobs: list[Job] = []

@@ -18,6 +18,7 @@ from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.job import prepare
+from fedmeta.training.teaching import taught
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class Simulation:
         **parts: Any,
     ) -> None:
         spec = RunSpec(data=None, model=model, algorithm=algorithm, **parts).replaced(seed=seed)
-        self._job = prepare(spec, federation, scaling=scaling)
+        self._job = taught(prepare(spec, federation, scaling=scaling))
         self._engine = self._job.engine()
 
     def start(self) -> SimulationState:

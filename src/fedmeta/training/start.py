@@ -13,6 +13,7 @@ from fedmeta.data.text import TextEncoding
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.meta_model import check_same_tensors, load_scaling, load_theta
 from fedmeta.models.networks import ModelSettings, build
+from fedmeta.models.teachers import is_teacher
 
 
 def network_of(spec: RunSpec, federation: Federation) -> FunctionalModel:
@@ -42,7 +43,8 @@ def kept_scaling(spec: RunSpec, shape: tuple[int, ...], task: Task) -> Scaling |
 
     Its weights are made for inputs and labels as they were scaled there, or not scaled.
     """
-    for path in (spec.prior.model if spec.prior.ties else None, spec.start):
+    tied = spec.prior.model if spec.prior.ties else None
+    for path in (None if tied and is_teacher(tied) else tied, spec.start):
         kept = load_scaling(path) if isinstance(path, str) else None
         if kept is not None and _fits(kept, shape, task):
             return kept

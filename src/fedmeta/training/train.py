@@ -35,12 +35,13 @@ from fedmeta.training.callbacks import Callback, Callbacks, RoundFunction
 from fedmeta.training.ending import identify
 from fedmeta.training.job import Job, prepare
 from fedmeta.training.loop import Engine, RoundLoop
-from fedmeta.training.prior_strength import balanced
+from fedmeta.training.prior_strength import LIKE_THE_TASK, balanced
 from fedmeta.training.progress import asked
 from fedmeta.training.resume import check_same_run, labels_as_begun, stored_run
 from fedmeta.training.run import Run
 from fedmeta.training.run_importance import store_importance
 from fedmeta.training.start import scaling_of
+from fedmeta.training.teaching import taught
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
 
@@ -240,6 +241,7 @@ def train_run(
         contexts.enter_context(machine(job.layout.execution))
         if opened is not None:
             contexts.enter_context(opened.locked())
+        job = taught(job, request.folder, ranks)
         runner = job.engine(ranks) if engine is None else engine(job)
         listeners = Callbacks(callbacks)
         loop = RoundLoop([job], [identity], [opened], runner, listeners, ranks, saves=keeps)
@@ -259,10 +261,13 @@ def with_strength(
 ) -> RunSpec:
     """The spec with λ = "auto" replaced by a number, for which a run without it is trained.
 
-    See `fedmeta.training.prior_strength`. Where λ is a number already nothing changes.
+    See `fedmeta.training.prior_strength`. Where λ is a number already nothing changes. Answers are
+    held in the unit of the loss, so that λ = 1 weighs what was taught as much as the new task.
     """
     if not spec.prior.ties or spec.prior.strength != "auto":
         return spec
+    if spec.prior.teaches:
+        return replace(spec, prior=replace(spec.prior, strength=LIKE_THE_TASK))
     prior: Any = tied(spec).algorithm.prior
     pilot = replace(
         spec.replaced(evaluate_every=0),

@@ -21,10 +21,11 @@ from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import build
 from fedmeta.priors import Regularizer, federated_fisher, regularizer
-from fedmeta.priors.importance import add_up
+from fedmeta.priors.importance import UNIT, add_up, normalised
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn
 from fedmeta.studies.sequences.isolation import body, head, with_head
+from fedmeta.studies.sequences.methods import AUTO, Kind
 from fedmeta.studies.sequences.replay import with_replay
 from fedmeta.training.train import RunRequest
 
@@ -108,14 +109,19 @@ def _prior(
     sequence: TaskSequence, number: int, before: int, past: Past, network: FunctionalModel | None
 ) -> Regularizer:
     method, strength, model = sequence.method, sequence.pull, past.models[before]
+    kind = kind_of(sequence, number, past)
     # With heads of their own, tasks share the layers before them alone.
     theta_p = body(model) if method.isolation else model.theta
-    if method.prior == "fisher":
+    if kind == "fisher":
         importance = _importance(sequence, before, past)
+        if method.prior == AUTO:
+            strength *= UNIT
         return regularizer(
             "fisher", strength, theta_p, {name: importance[name] for name in theta_p}
         )
-    if method.prior == "outputs":
+    if kind == "outputs":
+        if method.prior == AUTO:  # each earlier task weighs as much as the new one
+            strength *= len(_line(sequence, before))
         return regularizer(
             "outputs",
             strength,
@@ -126,18 +132,40 @@ def _prior(
     return regularizer("euclidean", strength, theta_p)
 
 
+def kind_of(sequence: TaskSequence, number: int, past: Past) -> Kind | None:
+    """By what a task is held near to those before it, where the method is "auto" too.
+
+    Args:
+        sequence: with its method.
+        number: of the task, from 0; the last one may follow it, to see what is to be prepared.
+        past: with what the platform has of the tasks.
+    """
+    method = sequence.method
+    if method.prior != AUTO:
+        return method.prior
+    has = any(len(each) > 0 for each in past.drawn.platform[:number])
+    return "outputs" if has and not method.isolation else "fisher"
+
+
 def _importance(sequence: TaskSequence, task: int, past: Past) -> Tree:
     """The sum of the Fisher diagonals of a task and of those before it."""
-    names = [each.name for each in sequence.tasks]
     device = "cpu" if past.execution is None else past.execution.device
     for number in range(len(past.fishers), len(past.models)):
         model, nodes = past.models[number], past.drawn.tasks[number]
         past.fishers.append(federated_fisher(model, nodes, device))
-    line, after = [past.fishers[task]], sequence.tasks[task].after
+    found = [past.fishers[number] for number in _line(sequence, task)]
+    # Each task counts alike, however well its model fits it: that decides the size of its diagonal.
+    return add_up([normalised(each) for each in found] if sequence.method.prior == AUTO else found)
+
+
+def _line(sequence: TaskSequence, task: int) -> list[int]:
+    """The numbers of a task and of those whose models led to it, the latest first."""
+    names = [each.name for each in sequence.tasks]
+    line, after = [task], sequence.tasks[task].after
     while after is not None:
-        line.append(past.fishers[names.index(after)])
-        after = sequence.tasks[names.index(after)].after
-    return add_up(line)
+        line.append(names.index(after))
+        after = sequence.tasks[line[-1]].after
+    return line
 
 
 def _unlabelled(past: Past, number: int) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 title = "Two halves of the digits"
 method = "replay+euclidean"            see `fedmeta.studies.sequences.methods`
-strength = { euclidean = 0.1 }         λ of each prior
+strength = { euclidean = 0.1 }         λ of each prior ("auto": a factor)
 
 [settings]                             as in a settings file; all tasks share it
 data.name = "digits"
@@ -31,9 +31,10 @@ from typing import Any, Literal
 from fedmeta.config.spec import RunSpec, layered
 from fedmeta.config.toml_files import Table, merged, read_toml, subtable
 from fedmeta.core.errors import SettingError, nearest, require, require_choice, require_whole
-from fedmeta.core.serialization import deserialize
+from fedmeta.core.serialization import LATER, deserialize
 from fedmeta.data.settings import DataSettings
-from fedmeta.studies.sequences.methods import PRIORS, Method
+from fedmeta.studies.gate import LIMIT, check_limit
+from fedmeta.studies.sequences.methods import AUTO, PRIORS, Method
 
 _READY = files(__package__).joinpath("ready")
 _OF_A_TASK = ("prior", "init", "importance")  # settings that a sequence sets for every task itself
@@ -79,10 +80,11 @@ class TaskSequence:
         tasks: at least two, in their order.
         settings: a settings table as `fedmeta.config.settings.layered` takes it, without a prior.
         method: what is done against forgetting.
-        strength: λ ≥ 0 of each prior, by its name.
+        strength: λ ≥ 0 of each prior, by its name; of "auto" what its own λ is multiplied by.
         replay: how many past samples a device keeps.
         platform: how many unlabelled samples of every earlier task the platform has ("outputs").
         title: for people.
+        limit: points that an earlier task may fall by without blocking an update (`gating`).
 
     Example:
         >>> halves = [TaskSettings("low", (0, 1, 2)), TaskSettings("high", (3, 4, 5))]
@@ -93,11 +95,12 @@ class TaskSequence:
     name: str
     tasks: tuple[TaskSettings, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    method: Method = field(default_factory=lambda: Method("euclidean"))
+    method: Method = field(default_factory=lambda: Method(AUTO))
     strength: Mapping[str, float] = field(default_factory=dict)
     replay: int = 40
     platform: int = 50
     title: str = ""
+    limit: float = field(default=LIMIT, metadata=LATER)
 
     def __post_init__(self) -> None:
         require(len(self.tasks) >= 2, "tasks", [t.name for t in self.tasks], "at least two")
@@ -105,11 +108,12 @@ class TaskSequence:
         _check_classes(self.tasks)
         object.__setattr__(self, "tasks", _following(self.tasks))
         for kind, value in self.strength.items():
-            require_choice("strength", kind, PRIORS)
+            require_choice("strength", kind, (AUTO, *PRIORS))
             finite = isinstance(value, int | float) and 0 <= value < float("inf")
             require(finite, f"strength.{kind} λ", value, "a number of at least 0")
         require_whole("replay", self.replay, 1)
         require_whole("platform", self.platform, 1)
+        check_limit(self.limit)
         for name in _OF_A_TASK:
             if name in self.settings:
                 raise SettingError(
@@ -119,7 +123,7 @@ class TaskSequence:
 
     @property
     def pull(self) -> float:
-        """λ, the strength of the method's prior; 0 without one."""
+        """λ, the strength of the method's prior, or its factor for "auto"; 0 without one."""
         kind = self.method.prior
         return 0.0 if kind is None else float(self.strength.get(kind, 1.0))
 
@@ -203,12 +207,12 @@ def sequence_from(
     tasks = table.get("tasks", [])
     if not isinstance(tasks, list | tuple) or not all(isinstance(t, Mapping) for t in tasks):
         raise SettingError(f"tasks of {name} is {tasks!r}", "write a table [[tasks]] for each")
-    simple = {key: table[key] for key in ("replay", "platform", "title") if key in table}
+    simple = {key: table[key] for key in ("replay", "platform", "title", "limit") if key in table}
     return TaskSequence(
         name,
         tuple(_task(each, f"{name}.tasks[{number}]") for number, each in enumerate(tasks)),
         merged([subtable(table, "settings"), further or {}]),
-        Method.parse(table.get("method", "euclidean")),
+        Method.parse(table.get("method", AUTO)),
         subtable(table, "strength"),
         **simple,
     )

@@ -17,6 +17,7 @@ from fedmeta.core.run_folder import versions
 from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import read_json, seal, unseal, write_json, writing
 from fedmeta.studies.sequences.declaration import TaskSequence, sequence_from
+from fedmeta.studies.sequences.gating import gate_summary
 from fedmeta.studies.sequences.measures import Repeat, mean_matrix, measured
 from fedmeta.studies.sequences.methods import Method
 
@@ -96,7 +97,9 @@ def conclude(
 def _of_method(sequence: TaskSequence, name: str, repeats: Sequence[Repeat]) -> dict[str, Any]:
     kind = Method.parse(name).prior
     which = ["accuracy", *(["precise"] if any("precise" in each for each in repeats) else [])]
+    gate = gate_summary(repeats)
     return {
+        **({} if gate is None else {"gate": gate}),
         "strength": None if kind is None else sequence.using(name).pull,
         "measures": {each: measured(repeats, each) for each in which},
         "matrix": {each: mean_matrix(repeats, each) for each in which},

@@ -8,17 +8,20 @@ from typing import Literal
 
 from fedmeta.core.errors import SettingError, nearest
 
-Kind = Literal["euclidean", "fisher", "outputs"]
+Kind = Literal["auto", "euclidean", "fisher", "outputs"]
 
+AUTO: Kind = "auto"
+"""`outputs` where the platform has unlabelled samples, else `fisher`; λ by the number of tasks."""
 PRIORS: tuple[Kind, ...] = ("euclidean", "fisher", "outputs")
 """Regularisers towards the earlier meta-model, each with a strength λ."""
 
 NONE, REPLAY, ISOLATION, JOINT = "none", "replay", "isolation", "joint"
-NAMES = (NONE, *PRIORS, REPLAY, ISOLATION, JOINT)
+NAMES = (AUTO, NONE, *PRIORS, REPLAY, ISOLATION, JOINT)
 """`joint` is no remedy but the reference: all tasks at once."""
 
 COMPARED = (
     NONE,
+    AUTO,
     *PRIORS,
     REPLAY,
     ISOLATION,
@@ -61,7 +64,7 @@ class Method:
             raise SettingError(
                 f"method {'+'.join(parts)!r} joins {alone[0]!r} with others", "name it alone"
             )
-        priors = [kind for kind in PRIORS if kind in parts]
+        priors = [kind for kind in (AUTO, *PRIORS) if kind in parts]
         if len(priors) > 1 or len(set(parts)) < len(parts) or not parts:
             raise SettingError(
                 f"method is {'+'.join(parts)!r}",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError, SettingError
@@ -24,9 +25,11 @@ from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.losses import named_loss
 from fedmeta.models.meta_model import MetaModel
+from fedmeta.studies.gate import node_values
 from fedmeta.studies.sequences.carrying import Past, as_used, next_task, shared_network, start
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn, draw, in_task
+from fedmeta.studies.sequences.gating import verdicts
 from fedmeta.studies.sequences.replay import require_same_devices
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.many import jobs_together, train_jobs
@@ -68,7 +71,8 @@ def run_sequence(
 
     Returns:
         For every seed: `seed`; `diverged`, and then `why`; `accuracy` and, where targets have them,
-        `precise`: the matrix (see `measures`); `cost`: L_p of every earlier task at the end, if
+        `precise`: the matrix (see `measures`); `gate`: what the earlier tasks say of each model
+        after the first (see `gating`); `cost`: L_p of every earlier task at the end, if
         finite.
 
     Example:
@@ -85,7 +89,7 @@ def run_sequence(
     _check(sequence, next(iter(pasts.values())).drawn)
     if sequence.method.joint:
         return _jointly(sequence, pasts, folder, progress, trainer)
-    rows: dict[int, list[_Row]] = {}
+    judged: dict[int, list[_Judged]] = {}
     lost: dict[int, str] = {}
     for number, task in enumerate(sequence.tasks):
         going = {seed: past for seed, past in pasts.items() if seed not in lost}
@@ -104,10 +108,10 @@ def run_sequence(
             initial = start(sequence.of_task(0, seed), past.drawn)
             if number == 0:  # row 0, the model before any task
                 before = replace(model, theta=initial)
-                rows[seed] = [_row(sequence, before, past, initial, seed)]
+                judged[seed] = [_judged(sequence, before, past, initial, seed)]
             past.models.append(model)
-            rows[seed].append(_row(sequence, model, past, initial, seed))
-            if not _is_finite(rows[seed]):
+            judged[seed].append(_judged(sequence, model, past, initial, seed))
+            if not _is_finite(judged[seed]):
                 lost[seed] = f"task {task.name}: {_BLOWN_UP}"
     return [
         {"seed": seed, "diverged": True, "why": lost[seed]}
@@ -115,7 +119,13 @@ def run_sequence(
         else {
             "seed": seed,
             "diverged": False,
-            **_matrices(rows[seed]),
+            **_matrices(judged[seed]),
+            "gate": [
+                verdicts(
+                    sequence, number, judged[seed][number].nodes, judged[seed][number + 1].nodes
+                )
+                for number in range(1, len(sequence.tasks))
+            ],
             **(_cost(sequence, past, seed) if trainer is None else {}),
         }
         for seed, past in pasts.items()
@@ -213,20 +223,34 @@ def _execution(summary: Any) -> Execution:
     return deserialize(Execution, summary["settings"]["execution"], "execution")
 
 
-_Row = list[dict[str, float]]
-"""A model on the targets of every task: `accuracy` and perhaps `precise`."""
+class _Judged(NamedTuple):
+    """A model on the targets of every task.
+
+    Args:
+        row: `accuracy` of each task and perhaps `precise`.
+        nodes: of each task the accuracy of every target, on its precise set if it has one.
+    """
+
+    row: list[dict[str, float]]
+    nodes: list[dict[str, float]]
 
 
-def _row(sequence: TaskSequence, model: MetaModel, past: Past, initial: Tree, seed: int) -> _Row:
+def _judged(
+    sequence: TaskSequence, model: MetaModel, past: Past, initial: Tree, seed: int
+) -> _Judged:
     tasks = range(len(sequence.tasks))
     used = [as_used(sequence, model, number, past, initial) for number in tasks]
-    row = []
+    row, nodes = [], []
     for number, found in zip(tasks, _evaluated(used, past, "target", None, seed), strict=True):
         here = {"accuracy": _mean(number, found, found.values)}
         if found.precise is not None:
             here["precise"] = _mean(number, found.precise, found.precise.values)
         row.append(here)
-    return row
+        values = node_values(found).items()
+        nodes.append(
+            {node: value for node, value in values if node.startswith(in_task(number, ""))}
+        )
+    return _Judged(row, nodes)
 
 
 def _cost(sequence: TaskSequence, past: Past, seed: int) -> dict[str, Any]:
@@ -270,12 +294,13 @@ def _mean(task: int, found: Evaluation, by_steps: Mapping[int, Sequence[float]])
     return float(f"{fmean(v for name, v in named if name.startswith(in_task(task, ''))):.6g}")
 
 
-def _is_finite(rows: Sequence[_Row]) -> bool:
-    return all(isfinite(value) for row in rows for each in row for value in each.values())
+def _is_finite(judged: Sequence[_Judged]) -> bool:
+    return all(isfinite(value) for of in judged for each in of.row for value in each.values())
 
 
-def _matrices(rows: Sequence[_Row]) -> dict[str, Any]:
-    return {name: [[each[name] for each in row] for row in rows] for name in rows[0][0]}
+def _matrices(judged: Sequence[_Judged]) -> dict[str, Any]:
+    names = judged[0].row[0]
+    return {name: [[each[name] for each in of.row] for of in judged] for name in names}
 
 
 def _jointly(
@@ -300,9 +325,9 @@ def _jointly(
             found.append({"seed": seed, "diverged": True, "why": outcome})
             continue
         model, past.execution = outcome
-        row = _row(sequence, model, past, model.theta, seed)
-        if _is_finite([row]):
-            found.append({"seed": seed, "diverged": False, **_matrices([row])})
+        judged = _judged(sequence, model, past, model.theta, seed)
+        if _is_finite([judged]):
+            found.append({"seed": seed, "diverged": False, **_matrices([judged])})
         else:
             found.append({"seed": seed, "diverged": True, "why": _BLOWN_UP})
     return found
