@@ -19,7 +19,7 @@ from fedmeta.core.errors import SettingError, require_choice, require_positive, 
 from fedmeta.core.objective import Facts
 from fedmeta.core.randomness import Purpose
 from fedmeta.core.serialization import LATER
-from fedmeta.core.tree import map_leaves
+from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.data.federation import Federation
 from fedmeta.uplink.participation import Participation
 from fedmeta.uplink.uplink import Uplink
@@ -143,10 +143,15 @@ class EdgeUplink(Uplink):
             contributions = self._a_little_off(contributions, weights)
         return super().judged(contributions, weights, before, after)
 
-    def scales(self, contributions: Contribution, weights: Tensor) -> Tensor:
+    def scales(
+        self, contributions: Contribution, weights: Tensor, before: Tree
+    ) -> tuple[Tensor, Tree]:
         """What nodes' contributions are multiplied by: the same for all of an edge."""
         sums, shares, edge = self._by_edge(contributions, weights)
-        return super().scales(sums, shares)[edge]
+        counts = {name: leaf.long() for name, leaf in before.items() if name == "opposite"}
+        of_edges = map_leaves(lambda leaf: self._over_edges(leaf, edge) > 0, counts)
+        scales, verdict = super().scales(sums, shares, of_edges)
+        return scales[edge], {name: leaf[edge] for name, leaf in verdict.items()}
 
     def added(self, contributions: Contribution, weights: Tensor) -> Contribution:
         """The sum over edges."""
@@ -165,12 +170,11 @@ class EdgeUplink(Uplink):
             )
         edge = edge_of(self.nodes, self.edges, weights.device)
 
-        def summed(leaf: Tensor) -> Tensor:
-            sums = leaf.new_zeros(self.edges, *leaf.shape[1:])
-            return sums.index_add(0, edge, leaf)
+        sums: Contribution = map_leaves(lambda leaf: self._over_edges(leaf, edge), contributions)
+        return sums, self._over_edges(weights, edge), edge
 
-        sums: Contribution = map_leaves(summed, contributions)
-        return sums, summed(weights), edge
+    def _over_edges(self, leaf: Tensor, edge: Tensor) -> Tensor:
+        return leaf.new_zeros(self.edges, *leaf.shape[1:]).index_add(0, edge, leaf)
 
     def _a_little_off(self, contributions: Contribution, weights: Tensor) -> Contribution:
         """All hostile edges send the same: just off the honest mean."""

@@ -14,9 +14,10 @@ import torch
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core import randomness, storage
-from fedmeta.core.errors import SettingError
+from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import federate
+from fedmeta.fleet import edge_job
 from fedmeta.fleet import plan as plans
 from fedmeta.fleet.app_bundle import write_app
 from fedmeta.fleet.edge import Edge
@@ -492,3 +493,34 @@ def test_labels_are_scaled_by_the_sums_of_all_edges(tmp_path: Path) -> None:
             assert run.history[0]["meta_loss"] < 10  # of labels around 125
         else:
             assert run.history[0]["meta_loss"] > 1000
+
+
+def test_a_worker_prepares_a_job_once_and_again_when_its_data_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[str] = []
+
+    def counted(name: str, *rest: Any) -> Any:
+        prepared.append(name)
+        return of_before(name, *rest)
+
+    of_before = edge_job._prepared
+    monkeypatch.setattr(edge_job, "_prepared", counted)
+    federation, homes = fleet_of(tmp_path, table_of(rounds=3), edges=2)
+    transport = InProcessTransport(homes)
+    run = carry_out(tmp_path / "run", transport)
+    assert sorted(prepared) == ["edge-1", "edge-2"]
+    assert same(run.meta_model.theta, local_theta(table_of(rounds=3), federation, 3))
+    (kept, message) = transport.kept[100], transport.sent[-2][1]
+    edge = Edge.load(homes[100])
+    first = kept.prepared(edge.name, edge.data, {}, message)
+    assert kept.prepared(edge.name, edge.data, {}, message) is first
+    shard = Path(edge.data.path)
+    held = load_shard(shard)
+    save_shard(shard, replace(held, inputs=held.inputs + 1), held.nodes)
+    again = kept.prepared(edge.name, edge.data, {}, message)
+    assert np.allclose(again.federation.inputs, first.federation.inputs + 1)
+    assert kept.prepared(edge.name, edge.data, {"threads": 1}, message) is not again
+    save_shard(shard, held, held.nodes[:1])
+    with pytest.raises(DataError, match="no longer those it joined with"):
+        kept.prepared(edge.name, edge.data, {}, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.fleet.audit import FILE, read_audit
+from fedmeta.fleet.edge_table import read_edges
 from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.transport import EDGES, FleetSettings
 from fedmeta.training.train import RunRequest, train_run
@@ -75,6 +77,18 @@ def test_krum_leaves_out_who_is_far_from_all_others() -> None:
     assert nobody_far.all()
 
 
+def test_krum_leaves_out_no_more_than_its_share_with_whom_the_guard_refused() -> None:
+    values = [[1.0], [1.1], [0.9], [1.0], [1.2], [0.8], [3.0], [1e6], [-1e6], [2e6]]
+    together, shares = rows(*values)
+    left = torch.tensor([True] * 7 + [False] * 3)
+    assert RobustSum("krum").selected(together, shares, left).tolist() == left.tolist()
+    seven, of_seven = rows(*values[:7])
+    everyone = torch.ones(7, dtype=torch.bool)
+    assert RobustSum("krum").selected(seven, of_seven, everyone, refused=3).all()
+    two = RobustSum("krum").selected(seven, of_seven, everyone)  # of seven, two may lie
+    assert (int(two.sum()), bool(two[6])) == (5, False)
+
+
 @pytest.mark.parametrize("method", ["trimmed-mean", "median", "krum"])
 def test_a_fleet_adds_up_as_the_local_engine_does(tmp_path: Path, method: str) -> None:
     """With a node per edge both hold the same contributions against each other."""
@@ -114,9 +128,39 @@ def test_the_guard_of_edges_is_on_and_leaves_an_honest_fleet_alone(tmp_path: Pat
     run = carry_out(tmp_path / "b/run", Flipped(homes))
     assert [record["edges"] for record in run.history] == [5] * 4
     assert "edge-4 was not counted: its direction is opposite" in run.history[0]["note"]
+    assert [r.name for r in read_edges(tmp_path / "b/run/fleet") if r.opposite] == ["edge-4"]
     why = [line["why"] for line in read_audit(tmp_path / "b/run/fleet") if "why" in line]
     assert len(why) == 4
     assert (tmp_path / "b/run/fleet" / FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_who_was_opposite_stays_out_when_nobody_agrees_any_more(tmp_path: Path) -> None:
+    """Also over a restart of the platform: the verdict lies in the table of edges."""
+    own = {"data": {"name": "digits", "nodes": 48, "target_share": 0.0}, "model": {"hidden": [8]}}
+    _, homes = fleet_of(tmp_path, {**table_of(rounds=2), **own}, edges=6)
+
+    class Liar(InProcessTransport):
+        def ask(self, kind: str, messages: Any, deadline: float) -> dict[int, Any]:
+            replies = super().ask(kind, messages, deadline)
+            if kind != "round":
+                return replies
+            first = min(message.facts["round"] for message in messages.values()) == 1
+            for address, reply in replies.items():  # later everybody goes a way of its own
+                update = reply.tensors["update"]
+                kept = torch.arange(len(update)) % len(homes) == address - min(homes)
+                sent = update if first else update * kept
+                sign = -1 if first and address == 103 else 1
+                replies[address] = reply._replace(tensors={**reply.tensors, "update": sign * sent})
+            return replies
+
+    run = carry_out(tmp_path / "run", Liar(homes))
+    assert [record["edges"] for record in run.history] == [5, 5]
+    assert [r.name for r in read_edges(tmp_path / "run/fleet") if r.opposite] == ["edge-4"]
+    plan = Plan.load(tmp_path / "run")
+    longer = merged([plan.table, {"training": {"rounds": 4}}])
+    replace(plan, table=longer).save(tmp_path / "run")
+    run = carry_out(tmp_path / "run", Liar(homes))
+    assert [record["edges"] for record in run.history][2:] == [5, 5]
 
 
 def test_whom_the_fleet_judges_by() -> None:

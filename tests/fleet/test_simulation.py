@@ -40,7 +40,7 @@ def nodes_contributions(large: int) -> tuple[Contribution, torch.Tensor]:
 def test_edges_are_judged_as_the_platform_would(outliers: str, large: int) -> None:
     rows, weights = nodes_contributions(large)
     guard = Guard(outliers)  # type: ignore[arg-type]
-    scales = EdgeUplink(guard, edges=EDGES, nodes=NODES).scales(rows, weights)
+    scales, _ = EdgeUplink(guard, edges=EDGES, nodes=NODES).scales(rows, weights, {})
     replies = {}
     for edge in range(EDGES):
         mine = edge_of(NODES, EDGES) == edge
@@ -54,6 +54,37 @@ def test_edges_are_judged_as_the_platform_would(outliers: str, large: int) -> No
         of_edge = scales[edge_of(NODES, EDGES) == edge]
         assert of_edge.tolist() == pytest.approx([wanted] * len(of_edge), rel=1e-5)
     assert [*verdict.refused, *verdict.clipped] == [str(large)]
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_directions_are_judged_as_the_platform_would(agree: bool) -> None:
+    """Edge 0 pulls the other way; where most do not agree, it is the last verdict that counts."""
+    rows, weights = nodes_contributions(large=EDGES)
+    edge = edge_of(NODES, EDGES)
+    signs = torch.tensor([-1.0, 1.0, 1.0, 1.0 if agree else -1.0])
+    rows = rows._replace(update={"a": rows.update["a"] * signs[edge][:, None]})
+    guard = Guard("reject", direction=-0.2, fewest=3)
+    before = torch.tensor([False, True, False, False])
+    scales, found = EdgeUplink(guard, edges=EDGES, nodes=NODES).scales(
+        rows, weights, {"opposite": before[edge], "refused": torch.zeros(NODES)}
+    )
+    replies = {
+        str(each): Reply(
+            Contribution(
+                {"a": rows.update["a"][edge == each].sum(0)},
+                *(weights[edge == each].sum(), {"loss": weights[edge == each].sum()}),
+            ),
+            float(weights[edge == each].sum()),
+            1.0,
+        )
+        for each in range(EDGES)
+    }
+    verdict = judge(guard, replies, {"a": torch.zeros(5)}, opposite=["1"])
+    wanted = {"0"} if agree else {"1"}
+    assert {name for name, opposite in verdict.opposite.items() if opposite} == wanted
+    assert {*verdict.refused} == wanted
+    assert {str(each) for each in edge[found["opposite"]].tolist()} == wanted
+    assert {str(each) for each in edge[scales == 0].tolist()} == wanted
 
 
 @pytest.mark.parametrize("attack", [Attack("sign", 10.0), Attack("noise", 2.0)])

@@ -11,6 +11,7 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.data import Federation, load
 from fedmeta.engine.ranks import Ranks
 from fedmeta.fleet.edge import Edge, answer
+from fedmeta.fleet.edge_job import KeptJob
 from fedmeta.fleet.message import Message
 from fedmeta.fleet.plan import Plan
 from fedmeta.fleet.shards import EdgeData, save_shard
@@ -25,6 +26,7 @@ class InProcessTransport:
 
     def __init__(self, homes: Mapping[int, Path], delivery: Delivery = lambda *_: "") -> None:
         self.homes, self.delivery = dict(homes), delivery
+        self.kept = {address: KeptJob() for address in homes}  # of the edges' workers
         self.names: dict[int, str] = {}  # under which keys were let in
         self.sent: list[tuple[int, Message]] = []
         self.received: list[tuple[int, Message]] = []
@@ -39,7 +41,8 @@ class InProcessTransport:
             if delivery == "lost" or address not in self.homes:
                 continue
             self.sent.append((address, message))
-            reply = Message.decoded(*answer(self.homes[address], kind, *message.encoded()))
+            kept = self.kept.setdefault(address, KeptJob())
+            reply = Message.decoded(*answer(self.homes[address], kind, *message.encoded(), kept))
             self.received.append((address, reply))
             if delivery != "late":
                 replies[address] = reply

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,31 @@ import torch
 
 from fedmeta.algorithms.algorithm import Contribution, NodeState
 from fedmeta.config.spec import RunSpec
-from fedmeta.config.toml_files import merged
 from fedmeta.core import randomness, tree
-from fedmeta.core.errors import DataError, FedmetaError
+from fedmeta.core.errors import FedmetaError
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import private_folder, read_json, write_json
 from fedmeta.core.tree import Tree
-from fedmeta.data.federation import Federation, Task
-from fedmeta.data.scaling import Scaling, label_sums, sums_of
+from fedmeta.data.scaling import label_sums, sums_of
 from fedmeta.engine.cohort import Share
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
+from fedmeta.fleet.edge_job import KeptJob, data_digest
 from fedmeta.fleet.edge_promise import spend
 from fedmeta.fleet.edge_state import EdgeState, RoundRequest, answered, restore
 from fedmeta.fleet.mask_identity import identity
 from fedmeta.fleet.masked_edge import mask_sum, memory_of, prepare_shares, reveal, whole_sum
 from fedmeta.fleet.message import (
     Message,
-    MessageError,
     flatten,
     pack_contribution,
     unflatten,
     unpack_model,
 )
 from fedmeta.fleet.message_schema import NOTES, check_request, one_line
-from fedmeta.fleet.shards import EdgeData, read_shard, with_classes
+from fedmeta.fleet.shards import EdgeData, read_shard
 from fedmeta.priors.importance import fisher_sums
-from fedmeta.training.job import Job, prepare
+from fedmeta.training.job import Job
 from fedmeta.training.prior_strength import source_losses
 from fedmeta.uplink.compression import Compression
 from fedmeta.uplink.robust_sum import RobustSum
@@ -79,17 +77,21 @@ class Edge:
         return cls(str(about["name"]), data, about["execution"], str(about.get("certs", "")))
 
 
-def answer(home: Path, kind: str, facts: str, tensors: bytes) -> tuple[str, bytes]:
+def answer(
+    home: Path, kind: str, facts: str, tensors: bytes, kept: KeptJob | None = None
+) -> tuple[str, bytes]:
     """The reply to a message of a `transport.Kind`, both as `Message.encoded` has them.
 
-    An error that a person can fix is sent to the platform as one line.
+    An error that a person can fix is sent to the platform as one line. A process that answers many
+    messages gives a `KeptJob`, so that it need not prepare the same job for each of them.
     """
+    kept = kept or KeptJob()
     acts: dict[str, Callable[[Path, Message], Message]] = {
         "introduce": introduce,
         "prepare": prepare_sum,
-        "round": take_part,
+        "round": partial(take_part, kept),
         "reveal": reveal,
-        "measure": measure,
+        "measure": partial(measure, kept),
     }
     try:
         request = Message.decoded(facts, tensors)
@@ -137,18 +139,12 @@ def introduce(home: Path, question: Message) -> Message:
     return Message(facts, tensors)
 
 
-def data_digest(federation: Federation) -> str:
-    """A fingerprint of who the nodes are and how much each has."""
-    sizes = ((node.name, len(node.support), len(node.query)) for node in federation.nodes)
-    return hashlib.sha256(repr(list(sizes)).encode()).hexdigest()[:16]
-
-
 def prepare_sum(home: Path, request: Message) -> Message:
     """Shares for a masked sum to come."""
     return prepare_shares(home, Edge.load(home).certs, request)
 
 
-def take_part(home: Path, request: Message) -> Message:
+def take_part(jobs: KeptJob, home: Path, request: Message) -> Message:
     """Σ contributions of this edge's nodes to a round; computed once, however often it is asked.
 
     Raises:
@@ -162,7 +158,8 @@ def take_part(home: Path, request: Message) -> Message:
     if answered(stored.entries(), asked):
         reply = stored.reply(asked.round)
         return mask_sum(home, facts, reply) if "mask" in facts else reply
-    job, share = _job(Edge.load(home), request)
+    job = _job(jobs, home, request)
+    share = deserialize(Share, facts["share"], "share")
     with machine(job.layout.execution):
         cohort = replace(job.cohort, share=share)
         # The edge shortens its sum, not what its nodes add to it on this machine.
@@ -200,14 +197,13 @@ def take_part(home: Path, request: Message) -> Message:
     return mask_sum(home, facts, reply) if job.uplink.secure_aggregation else reply
 
 
-def measure(home: Path, request: Message) -> Message:
+def measure(jobs: KeptJob, home: Path, request: Message) -> Message:
     """What this edge's nodes say of models that they are sent: sums over all nodes, nothing else.
 
     "loss": Σ D_i ℓ_i(model) for every model, ℓ_i the loss on query samples after adaptation, and
     Σ D_i. "fisher": Σ squared gradients of single query samples, and how many there are.
     """
-    facts, edge = request.facts, Edge.load(home)
-    job, _ = _job(edge, request)
+    facts, job = request.facts, _job(jobs, home, request)
     settings = RunSpec.from_dict(facts["table"])
     sums: dict[str, torch.Tensor] = {}
     sizes = torch.tensor([node.size for node in job.federation.sources], dtype=torch.float64)
@@ -237,27 +233,7 @@ def _shortened(
     return wire, {_RESIDUAL: tree.subtract(wanted, compression.decoded(wire, wanted))}
 
 
-def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
+def _job(jobs: KeptJob, home: Path, request: Message) -> Job:
     """What this edge has to compute, with its own data and machine."""
-    facts = request.facts
-    settings = RunSpec.from_dict(merged([facts["table"], {"execution": dict(edge.execution)}]))
-    federation = read_shard(edge.data, settings.data_settings, settings.training.seed, edge.name)
-    if data_digest(federation) != facts["data"]:
-        raise DataError(
-            f"the data of edge {edge.name} are no longer those it joined with",
-            "put them back, or start the edge in a new folder under another name",
-        )
-    federation = with_classes(federation, deserialize(Task, facts["task"], "task"))
-    scaling = Scaling.from_tensors(request.tensors)
-    labels = [] if scaling.labels is None else [(scaling.labels, federation.labels.shape[1:])]
-    for part, shape in ((scaling, federation.inputs.shape[1:]), *labels):
-        for each in (part.mean.shape, part.deviation.shape):
-            if len(each) > len(shape) or any(
-                here not in (1, there) for here, there in zip(each[::-1], shape[::-1], strict=False)
-            ):
-                raise MessageError(
-                    f"the platform sends a scaling of shape {each} for samples of {shape}",
-                    "check that platform and edge run the same version",
-                )
-    job = prepare(settings, federation, scaling=scaling)
-    return job, deserialize(Share, facts["share"], "share")
+    edge = Edge.load(home)
+    return jobs.prepared(edge.name, edge.data, edge.execution, request)

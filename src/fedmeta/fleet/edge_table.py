@@ -26,6 +26,7 @@ class EdgeStatus:
         bytes_down, bytes_up: sent to it and by it in all.
         seconds: that its last reply took to compute.
         failed: rounds in which it sent what cannot be; so many of them quarantine it.
+        opposite: whether its direction was opposite to that of the others when last most agreed.
     """
 
     name: str
@@ -37,6 +38,7 @@ class EdgeStatus:
     bytes_up: int = 0
     seconds: float = 0.0
     failed: tuple[int, ...] = ()
+    opposite: bool = False
 
     def seen(self, size: int, seconds: float) -> None:
         """Note a reply of so many bytes that took so long."""

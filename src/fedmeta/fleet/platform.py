@@ -329,7 +329,12 @@ class FleetEngine:
             if name in read
         }
         if prepared is None:
-            return judge(self._guard, known, shared, self._job.uplink.robust)
+            before = [row.name for row in self._status.values() if row.opposite]
+            verdict = judge(self._guard, known, shared, self._job.uplink.robust, before)
+            for name, opposite in verdict.opposite.items():
+                # A round that a crash has undone ends in the same verdict when it is asked again.
+                self._status[name].opposite = opposite
+            return verdict
         addresses = {member.name: member.address for member in self._roster.members}
         content = Content(shared, (), self._job.uplink.unit)
         return self._sums.opened(prepared, addresses, known, content, number, end)

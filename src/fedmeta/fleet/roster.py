@@ -38,7 +38,7 @@ class Member:
         name: its own.
         address: the number under which Flower reaches it; may change when it restarts.
         first: the first round that it may take part in.
-        data: fingerprint of its nodes, see `edge.data_digest`.
+        data: fingerprint of its nodes, see `edge_job.data_digest`.
         nodes: name, support and query size of each.
         key: public, for masks; empty where there are none.
     """

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 from fedmeta.fleet.edge import answer
+from fedmeta.fleet.edge_job import KeptJob
 from fedmeta.fleet.worker_socket import socket_of
 
 
@@ -26,16 +27,17 @@ def serve(home: Path) -> None:
     if about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise SystemExit(f"{path.parent} is not this user's alone: remove it")
     path.unlink(missing_ok=True)  # of a worker that was killed
+    kept = KeptJob()
     with Listener(str(path), "AF_UNIX") as listener:
         while True:
             with listener.accept() as connection:
-                _answer(connection, home)
+                _answer(connection, home, kept)
 
 
-def _answer(connection: Connection, home: Path) -> None:
+def _answer(connection: Connection, home: Path, kept: KeptJob) -> None:
     try:
         kind, facts = connection.recv_bytes().decode(), connection.recv_bytes().decode()
-        reply, tensors = answer(home, kind, facts, connection.recv_bytes())
+        reply, tensors = answer(home, kind, facts, connection.recv_bytes(), kept)
         connection.send_bytes(reply.encode())
         connection.send_bytes(tensors)
     except (EOFError, ConnectionError):

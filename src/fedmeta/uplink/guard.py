@@ -13,7 +13,7 @@ as fewer than half of them lie. What lies within the bounds is let through.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -40,7 +40,8 @@ class Guard:
             sends up to twice as much as the others (v = 2y − y⁻), so 2 would be too strict.
         direction: least cosine between a contribution and those of all others, each of length 1;
             −1: any direction will do. Judged where most agree, with cosines of at least −direction:
-            edges that know other classes may honestly pull in opposite directions.
+            edges that know other classes may honestly pull in opposite directions. Near the end
+            few agree; there the last verdict stands.
         fewest: contributions that there must be before any is judged: who of two lies nobody can
             say, and medians of few are easily far from one of them.
 
@@ -67,33 +68,67 @@ class Guard:
         """Whether `scales` needs cosines."""
         return self.outliers != "keep" and self.direction > -1
 
-    def scales(self, norms: Tensor, cosines: Tensor | None = None) -> Tensor:
+    def opposite(self, units: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Whose direction is opposite to that of the others: as it was when last most agreed.
+
+        Who pulls against the sum of all is set aside first. Those that are left must be more than
+        half, and agree with each other; then all are held against them.
+
+        Args:
+            units: contributions of length 1, (n, d), see `directions`.
+            before: the last verdict, (n,).
+
+        Returns:
+            The verdict, and the cosines that it rests on, both (n,).
+
+        Example:
+            >>> guard, east, north = Guard("reject", direction=-0.2), [1.0, 0.0], [0.0, 1.0]
+            >>> units, nobody = torch.tensor([[-1.0, 0.0], east, east, north]), torch.zeros(4) > 0
+            >>> found, _ = guard.opposite(units, nobody)
+            >>> apart = torch.tensor([east, north, [-1.0, 0.0], [0.0, -1.0]])
+            >>> found.tolist(), guard.opposite(apart, found)[0].tolist()
+            ([True, False, False, False], [True, False, False, False])
+        """
+        there = (units != 0).any(1)
+        rest = there & (cosines(units, there) >= self.direction)
+        found = cosines(units, rest)
+        ranked = torch.where(rest, found, torch.inf).sort().values
+        # Where most do not agree themselves, the way of the others is no yardstick.
+        agreed = (ranked.gather(0, _middle(rest)) >= -self.direction) & (
+            2 * rest.sum() > there.sum()
+        )
+        judged = there & agreed & (there.sum() >= self.fewest)
+        return torch.where(judged, found < self.direction, before.to(found.device)), found
+
+    def scales(self, norms: Tensor, opposite: Tensor | None = None) -> Tensor:
         """What each contribution is multiplied by: 1, 0 (refused), or bound/norm (clipped).
 
         Args:
             norms: ‖v‖/Σw of all, (n,); NaN or ∞ where a number is.
-            cosines: between each and the others, (n,), see `cosines`; None: nobody asks.
+            opposite: whose direction is, (n,), see `opposite`; None: nobody asks.
         """
         finite = norms.isfinite()
         if self.outliers == "keep":
             return finite.to(norms.dtype)
-        # Of an even number the lower of the two in the middle, which is the stricter one. (A median
-        # of PyTorch's looks at values, so that a GPU could not record a round with it.)
-        middle = ((finite.sum() - 1) // 2).clamp(min=0).unsqueeze(0)
         ascending = torch.where(finite, norms, torch.inf).sort().values
-        bound = self.factor * ascending.gather(0, middle)
+        bound = self.factor * ascending.gather(0, _middle(finite))
         bound = torch.where(finite.sum() < self.fewest, torch.inf, bound)
         above = torch.zeros_like(norms)
         if self.outliers == "clip":
             above = bound / norms
         inside = torch.where(norms <= bound, torch.ones_like(norms), above)
-        if cosines is not None:
-            # Where most do not agree themselves, the way of the others is no yardstick.
-            ranked = torch.where(finite, cosines.to(norms), torch.inf).sort().values
-            agreed = ranked.gather(0, middle) >= -self.direction
-            opposite = (cosines < self.direction) & agreed & (finite.sum() >= self.fewest)
-            finite = finite & ~opposite.to(finite.device)
+        if opposite is not None:
+            finite = finite & ~opposite
         return torch.where(finite, inside, torch.zeros_like(norms))
+
+
+def _middle(finite: Tensor) -> Tensor:
+    """Where the median of those that are finite stands among all in ascending order, (1,).
+
+    Of an even number the lower of the two in the middle, which is the stricter one. (A median of
+    PyTorch's looks at values, so that a GPU could not record a round with it.)
+    """
+    return ((finite.sum() - 1) // 2).clamp(min=0).unsqueeze(0)
 
 
 def relative_norm(contribution: Contribution, share: Tensor | float) -> Tensor:
@@ -102,20 +137,28 @@ def relative_norm(contribution: Contribution, share: Tensor | float) -> Tensor:
     return tree.squared_norm(contribution.update).sqrt() / share + odd
 
 
-def cosines(contributions: Contribution) -> Tensor:
-    """Between each contribution along a first axis and the sum of the others, all of length 1.
+def directions(contributions: Contribution) -> Tensor:
+    """Contributions along a first axis as vectors of length 1, (n, d); zero if a number is odd."""
+    leaves = contributions.update.values()
+    flat = torch.cat([leaf.reshape(len(leaf), -1) for leaf in leaves], dim=1)
+    flat = torch.where(flat.isfinite().all(1, keepdim=True), flat, torch.zeros_like(flat))
+    # Divided twice, so that no square of a number overflows.
+    tiny = torch.finfo(flat.dtype).tiny
+    flat = flat / flat.abs().amax(1, keepdim=True).clamp(min=tiny)
+    return flat / flat.norm(dim=1, keepdim=True).clamp(min=tiny)
+
+
+def cosines(units: Tensor, among: Tensor) -> Tensor:
+    """Between each vector of length 1 and the sum of the others that are `among` those that count.
 
     Example:
-        >>> rows = {"a": torch.tensor([[1.0, 0.0], [3.0, 0.0], [-9.0, 0.0]])}
-        >>> cosines(Contribution(rows, torch.ones(3), {}))
+        >>> units = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+        >>> cosines(units, torch.tensor([True, True, True]))
         tensor([ 0.,  0., -1.])
     """
-    flat = torch.cat([leaf.reshape(len(leaf), -1) for leaf in contributions.update.values()], dim=1)
-    finite = flat.isfinite().all(1, keepdim=True)
-    flat = torch.where(finite, flat, torch.zeros_like(flat))
-    tiny = torch.finfo(flat.dtype).tiny
-    units = flat / flat.norm(dim=1, keepdim=True).clamp(min=tiny)
-    others = units.sum(0) - units
+    own = among.to(units).unsqueeze(1) * units
+    others = own.sum(0) - own
+    tiny = torch.finfo(units.dtype).tiny
     found: Tensor = (units * others).sum(1) / others.norm(dim=1).clamp(min=tiny)
     return found
 
@@ -166,20 +209,27 @@ class Verdict(NamedTuple):
         refused: the reason, by name.
         clipped: what was left of a contribution, by name.
         impossible: who was refused whatever the others say.
+        opposite: of whose direction it is known whether it is opposite to that of the others.
     """
 
     accepted: dict[str, Contribution]
     refused: dict[str, str]
     clipped: dict[str, float]
     impossible: tuple[str, ...] = ()
+    opposite: Mapping[str, bool] = {}
 
 
 def judge(
-    guard: Guard, replies: Mapping[str, Reply], theta: Tree, robust: RobustSum = RobustSum()
+    guard: Guard,
+    replies: Mapping[str, Reply],
+    theta: Tree,
+    robust: RobustSum = RobustSum(),
+    opposite: Collection[str] = (),
 ) -> Verdict:
     """Judge what edges have sent, by name, in answer to a theta of these names and shapes.
 
-    A robust sum may leave out further ones, see `RobustSum.selected`.
+    A robust sum may leave out further ones, see `RobustSum.selected`. `opposite` names those whose
+    direction was opposite to that of the others when last most agreed.
 
     Example:
         >>> theta = {"a": torch.zeros(2)}
@@ -203,14 +253,17 @@ def judge(
     )
     accepted, clipped, median = {}, {}, float(norms.median())
     rows = stacked([one.contribution for one in sound.values()])
-    towards = cosines(rows) if guard.looks_at_directions else None
-    scales = guard.scales(norms, towards).tolist()
+    against, towards = torch.zeros(len(sound), dtype=torch.bool), torch.zeros(len(sound))
+    if guard.looks_at_directions:
+        before = torch.tensor([name in opposite for name in sound])
+        against, towards = guard.opposite(directions(rows), before)
+    scales = guard.scales(norms, against.to(norms.device)).tolist()
     for place, (name, reply) in enumerate(sound.items()):
         scale, norm = scales[place], float(norms[place])
-        if scale == 0 and norm <= guard.factor * median and towards is not None:
+        if against[place]:
             refused[name] = (
-                f"its direction is opposite to the others' (cosine {float(towards[place]):.2f}, "
-                f"{guard.direction:g} at least is wanted)"
+                f"its direction is opposite to the others', or was when last most agreed (cosine "
+                f"{float(towards[place]):.2f}, {guard.direction:g} at least is wanted)"
             )
             continue
         if scale == 0:
@@ -225,13 +278,15 @@ def judge(
     if robust.method == "krum" and accepted:
         shares = torch.tensor([sound[name].share for name in accepted], dtype=torch.float64)
         everyone = torch.ones(len(accepted), dtype=torch.bool)
-        kept = robust.selected(stacked(list(accepted.values())), shares, everyone)
+        together, gone = stacked(list(accepted.values())), len(replies) - len(accepted)
+        kept = robust.selected(together, shares, everyone, gone)
         for name, inside in zip(list(accepted), kept.tolist(), strict=True):
             if not inside:
                 del accepted[name]
                 refused[name] = "it is farther from the others than they are from each other"
     ordered = {name: refused[name] for name in replies if name in refused}
-    return Verdict(accepted, ordered, clipped, impossible)
+    found = dict(zip(sound, against.tolist(), strict=True))
+    return Verdict(accepted, ordered, clipped, impossible, found)
 
 
 def _wrong(reply: Reply, theta: Tree) -> str | None:

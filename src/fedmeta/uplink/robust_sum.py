@@ -6,7 +6,8 @@ which k = ⌊share·m⌋ may be lies:
 
     trimmed-mean    number by number without the k largest and the k smallest, the mean of the rest
     median          number by number
-    krum            Multi-Krum: the m − k whose m − k − 2 nearest neighbours are nearest, added up
+    krum            Multi-Krum: the m − k whose m − k − 2 nearest neighbours are nearest, added up;
+                    whom the guard has refused already is among the k
 
 The first two are given back as Σw times that mean. They count everybody, and a node goes on from
 its new state; under "krum" a node that is left out keeps its old one, as if its upload were lost.
@@ -55,13 +56,16 @@ class RobustSum:
         """Whether the result is no sum of contributions, but made of parts of them."""
         return self.method in ("trimmed-mean", "median")
 
-    def selected(self, rows: Contribution, weights: Tensor, valid: Tensor) -> Tensor:
+    def selected(
+        self, rows: Contribution, weights: Tensor, valid: Tensor, refused: int = 0
+    ) -> Tensor:
         """Which contributions are added up, (n,): all that are valid, but under "krum".
 
         Args:
             rows: contributions along a first axis.
             weights: w_i, (n,).
-            valid: who may be; the numbers of others may be anything.
+            valid: who may be; the numbers of others may be anything. They count as lies found.
+            refused: further lies found, which are not among the rows.
         """
         if self.method != "krum":
             return valid
@@ -75,7 +79,8 @@ class RobustSum:
         apart = torch.where(valid | itself, apart, torch.inf)
         apart = torch.where(itself, torch.zeros_like(apart), apart)
         count = valid.sum()
-        left_out = (self.share * count).floor()
+        everybody = len(weights) + refused
+        left_out = (int(self.share * everybody) - (everybody - count)).clamp(min=0)
         neighbours = (count - left_out - 2).clamp(min=1)
         place = torch.arange(len(weights), device=weights.device)
         near = (place > 0) & (place <= neighbours)  # the nearest of all is itself

@@ -29,7 +29,7 @@ from fedmeta.core.serialization import LATER
 from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.uplink.compression import Compression
-from fedmeta.uplink.guard import Guard, chosen, cosines, relative_norm, scaled
+from fedmeta.uplink.guard import Guard, chosen, directions, relative_norm, scaled
 from fedmeta.uplink.privacy import NOISE, Exposure, Privacy, calibrated, spent
 from fedmeta.uplink.robust_sum import RobustSum
 
@@ -133,6 +133,8 @@ class Uplink:
                 "refused": torch.zeros_like(facts.key),
                 "key": randomness.fold(facts.key, Purpose.NOISE),
             }
+            if self.guard.looks_at_directions:
+                state[_OWN]["opposite"] = torch.zeros_like(facts.key, dtype=torch.bool)
         return state
 
     def sent(
@@ -176,20 +178,33 @@ class Uplink:
         if not self.judges:
             return contributions, after
         before = {slot: leaves for slot, leaves in before.items() if slot != _NOISE}
-        scales = self.scales(contributions, weights)
+        scales, verdict = self.scales(contributions, weights, before[_OWN])
         kept = scaled(contributions, scales)
         kept.metrics["refused"] = (scales == 0).to(weights.dtype)
         states: NodeState = map_leaves(lambda new, old: chosen(scales, new, old), after, before)
-        states[_OWN] = {**before[_OWN], "refused": before[_OWN]["refused"] + (scales == 0)}
+        refused = before[_OWN]["refused"] + (scales == 0)
+        states[_OWN] = {**before[_OWN], **verdict, "refused": refused}
         return kept, states
 
-    def scales(self, contributions: Contribution, weights: Tensor) -> Tensor:
-        """What the contribution of every node is multiplied by, (nodes,), see `Guard.scales`."""
-        norms = torch.func.vmap(relative_norm)(contributions, weights)
-        towards = cosines(contributions) if self.guard.looks_at_directions else None
-        scales = self.guard.scales(norms, towards)
+    def scales(
+        self, contributions: Contribution, weights: Tensor, before: Tree
+    ) -> tuple[Tensor, Tree]:
+        """What the contribution of every node is multiplied by, (nodes,), see `Guard.scales`.
+
+        Args:
+            contributions, weights: see `judged`.
+            before: what nodes remember of their uploads, with the last verdict on directions.
+
+        Returns:
+            The scales, and the verdict on directions where they are looked at.
+        """
+        norms, verdict = torch.func.vmap(relative_norm)(contributions, weights), dict[str, Tensor]()
+        if self.guard.looks_at_directions:
+            units = directions(contributions)
+            verdict["opposite"], _ = self.guard.opposite(units, before["opposite"])
+        scales = self.guard.scales(norms, verdict.get("opposite"))
         selected = self.robust.selected(contributions, weights, scales > 0)
-        return torch.where(selected, scales, torch.zeros_like(scales))
+        return torch.where(selected, scales, torch.zeros_like(scales)), verdict
 
     def added(self, contributions: Contribution, weights: Tensor) -> Contribution:
         """The sum of contributions that were judged, see `RobustSum`; arguments as of `judged`."""
