@@ -15,7 +15,7 @@ from fedmeta.core.plain_values import parse_json
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Task
-from fedmeta.models.functional import FunctionalModel, functionalise
+from fedmeta.models.functional import FunctionalModel, functionalise, initialised
 from fedmeta.models.losses import BALANCED, Balanced, Loss, named_loss
 from fedmeta.models.networks import ModelSettings, build
 
@@ -71,7 +71,7 @@ def network_of(
     The latter has at most as many parameters as are there (`most`), however wide the file says.
     """
     if isinstance(network, nn.Module):
-        return functionalise(network)
+        return functionalise(initialised(network, shape))
     if network is None:
         stored = facts["network"]
         if "class" in stored or is_code_name(stored["name"]):

@@ -8,7 +8,7 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Federation, Task
 from fedmeta.data.scaling import Scaling, fit_scaling, token_scaling
-from fedmeta.models.functional import FunctionalModel, functionalise
+from fedmeta.models.functional import FunctionalModel, functionalise, initialised
 from fedmeta.models.meta_model import check_same_tensors, load_scaling, load_theta
 from fedmeta.models.networks import ModelSettings, build
 
@@ -18,7 +18,7 @@ def network_of(spec: RunSpec, federation: Federation) -> FunctionalModel:
     model, shape, outputs = spec.model, federation.inputs.shape[1:], federation.task.outputs
     if isinstance(model, ModelSettings):
         model = build(model, shape, outputs, spec.training.seed)
-    network = functionalise(model).to(spec.execution.torch_device, spec.execution.torch_dtype)
+    network = functionalise(initialised(model, shape)).to(spec.execution.torch_device, spec.execution.torch_dtype)
     start = load_theta(spec.start) if isinstance(spec.start, str) else spec.start
     if start is None:
         return network
