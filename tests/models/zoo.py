@@ -24,6 +24,7 @@ class Animal(NamedTuple):
         outputs: classes, or values.
         values: whether it predicts values.
         dtype: of the samples as they are given.
+        loss: what training takes for one.
     """
 
     make: Callable[[], nn.Module]
@@ -32,6 +33,7 @@ class Animal(NamedTuple):
     outputs: int = 3
     values: bool = False
     dtype: type[np.generic] = np.float32
+    loss: Any = "auto"
 
     def federation(self) -> Federation:
         """Eight nodes of twelve samples."""

@@ -104,7 +104,9 @@ def _sizes(
     few = settings.classes_of_a_node
     if ways is not None or np.count_nonzero(available) < 2 * _WAYS:
         return few, counts[0], ()
-    note = f"{few} classes per node, not {_WAYS}, since there are no more for {settings.nodes} nodes"
+    note = (
+        f"{few} classes per node, not {_WAYS}, since there are no more for {settings.nodes} nodes"
+    )
     return few, counts[0], (note,)
 
 

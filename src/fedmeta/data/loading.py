@@ -11,8 +11,8 @@ from fedmeta.core.errors import DataError, SettingError, nearest
 from fedmeta.core.input_files import check_memory
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.encoding import Encoding
-from fedmeta.data.federation import Federation, Node, TaskKind
 from fedmeta.data.episodes import draw_episodes
+from fedmeta.data.federation import Federation, Node, TaskKind
 from fedmeta.data.partition import Parts, partition
 from fedmeta.data.pool import Pool
 from fedmeta.data.readers.image_folder import read_image_folder

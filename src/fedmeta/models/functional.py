@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import remove_weight_norm
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from fedmeta.core import randomness
 from fedmeta.core.errors import ModelError
@@ -135,6 +138,7 @@ def functionalise(model: nn.Module, parts: InputParts | None = None) -> Function
         ModelError: for batch-coupled layers, alpha dropout, uninitialised lazy layers, or a model
             with nothing to train.
     """
+    model = _with_todays_weight_norm(_unwrapped(model))
     check_norms(model)
     for name, layer in model.named_modules():
         place = f"layer {name!r} ({type(layer).__name__})"
@@ -165,6 +169,57 @@ def functionalise(model: nn.Module, parts: InputParts | None = None) -> Function
     calling = None if parts is None else calling_of(model, parts)
     own = tuple(dropouts), _ties(training)
     return FunctionalModel(theta, constants, training, inference, *own, calling=calling)
+
+
+def initialised(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+    """The module, whose lazy layers have got their shapes from a blank sample.
+
+    Example:
+        >>> initialised(nn.LazyLinear(2), (3,)).weight.shape
+        torch.Size([2, 3])
+    """
+    if any(isinstance(each, nn.UninitializedParameter) for each in model.parameters()):
+        training = model.training
+        with torch.no_grad(), suppress(Exception):  # what is amiss is told when samples are tried
+            model.eval()(torch.zeros(1, *shape))
+        model.train(training)
+    return model
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """What is inside of `torch.compile` and `nn.DataParallel`: nodes are computed in our own way."""
+    while True:
+        inside = getattr(model, "_orig_mod", None)
+        if isinstance(model, nn.DataParallel):
+            inside = model.module
+        if not isinstance(inside, nn.Module):
+            return model
+        model = inside
+
+
+def _with_todays_weight_norm(model: nn.Module) -> nn.Module:
+    """A copy with parametrisations in the place of older hooks, which keep a weight in the layer.
+
+    Such a weight belongs to the last pass, so that neither copies nor several nodes can be had.
+    """
+    hooks = [
+        (name, hook)
+        for name, layer in model.named_modules()
+        for hook in layer._forward_pre_hooks.values()
+        if isinstance(hook, WeightNorm)
+    ]
+    for name, hook in hooks:  # of the last pass, and no leaf: it cannot be copied
+        layer = model.get_submodule(name)
+        setattr(layer, hook.name, getattr(layer, hook.name).detach())
+    if hooks:
+        model = copy.deepcopy(model)
+    for name, hook in hooks:
+        layer = model.get_submodule(name)
+        trained = layer.get_parameter(f"{hook.name}_v").requires_grad
+        remove_weight_norm(layer, hook.name)
+        parametrized = weight_norm(layer, hook.name, hook.dim)
+        parametrized.parametrizations.requires_grad_(trained)
+    return model
 
 
 def output_of(found: object) -> Tensor:

@@ -17,7 +17,7 @@ from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Task
 from fedmeta.data.named_inputs import InputParts
-from fedmeta.models.functional import FunctionalModel, functionalise
+from fedmeta.models.functional import FunctionalModel, functionalise, initialised
 from fedmeta.models.losses import BALANCED, Balanced, Loss, named_loss
 from fedmeta.models.networks import ModelSettings, build
 
@@ -74,7 +74,7 @@ def network_of(
     """
     parts = InputParts.from_facts(facts["inputs"]) if facts.get("inputs") else None
     if isinstance(network, nn.Module):
-        return functionalise(network, parts)
+        return functionalise(initialised(network, shape), parts)
     if network is None:
         stored = facts["network"]
         if "class" in stored or is_code_name(stored["name"]):

@@ -10,7 +10,7 @@ from fedmeta.data.federation import Federation, Task
 from fedmeta.data.scaling import Scaling, fit_scaling, label_sums, token_scaling
 from fedmeta.data.settings import LabelScaling
 from fedmeta.data.text import TextEncoding
-from fedmeta.models.functional import FunctionalModel, functionalise
+from fedmeta.models.functional import FunctionalModel, functionalise, initialised
 from fedmeta.models.meta_model import check_same_tensors, load_scaling, load_theta
 from fedmeta.models.networks import ModelSettings, build
 from fedmeta.models.teachers import is_teacher
@@ -19,9 +19,10 @@ from fedmeta.models.teachers import is_teacher
 def network_of(spec: RunSpec, federation: Federation) -> FunctionalModel:
     """The network as a function of its parameters, where training starts."""
     model, outputs, parts = spec.model, federation.task.outputs, federation.parts
+    shape = tuple(federation.inputs.shape[1:])
     if isinstance(model, ModelSettings):
-        model = build(model, federation.inputs.shape[1:], outputs, spec.training.seed, parts=parts)
-    network = functionalise(model, parts)
+        model = build(model, shape, outputs, spec.training.seed, parts=parts)
+    network = functionalise(initialised(model, shape), parts)
     network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
     start = load_theta(spec.start) if isinstance(spec.start, str) else spec.start
     if start is None:

@@ -1,4 +1,4 @@
-"""Your own images: a folder with one folder of images per class."""
+"""Your own images: a folder with one folder of images per class, perhaps in groups of classes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """What is looked for in a file, whatever its name says: others may start programs (EPS)."""
 MOST_PIXELS = 50_000_000
 """Of an image, which is decoded whole."""
+_DEEPEST = 3  # groups of groups of classes
 GREY, COLOUR = {"1", "L", "LA"}, {"RGB", "RGBA", "P", "CMYK", "YCbCr"}
 
 
@@ -30,21 +31,15 @@ def read_image_folder(folder: Path) -> Pool:
     """All images of the folder: (N, 1, H, W) uint8 if every one is grey, else (N, 3, H, W).
 
     Args:
-        folder: its folders, in alphabetical order, are the classes. All images must have the
-            same height and width.
+        folder: its folders, in alphabetical order, are the classes. A folder without images is a
+            group of classes, such as an alphabet: those of its folders, "Greek/alpha". All images
+            must have the same height and width.
     """
-    try:
-        inside = sorted(folder.iterdir())
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror})", "check the path") from None
-    classes = [each for each in inside if each.is_dir() and each.name[0] != "."]
+    classes = _classes(folder, _DEEPEST)
     if not classes:
         raise DataError(f"{folder} has no folders", "put the images of each class into a folder")
     files, labels = [], []
-    for number, each in enumerate(classes):
-        found = sorted(file for file in each.iterdir() if file.suffix.lower() in SUFFIXES)
-        if not found:
-            raise DataError(f"{each} has no images", f"add some ({', '.join(sorted(SUFFIXES))})")
+    for number, found in enumerate(classes.values()):
         files += found
         labels += [number] * len(found)
 
@@ -72,8 +67,25 @@ def read_image_folder(folder: Path) -> Pool:
         with opened_image(file) as image:
             pixels[number] = np.asarray(image.convert(mode)).reshape(pixels.shape[1:])
     inputs = np.ascontiguousarray(np.moveaxis(pixels, 3, 1))
-    names = tuple(each.name for each in classes)
+    names = tuple(each.relative_to(folder).as_posix() for each in classes)
     return Pool(inputs, np.array(labels, np.int64), names, folder.name, origin=folder.name)
+
+
+def _classes(folder: Path, depth: int) -> dict[Path, list[Path]]:
+    """The folders that have images, and their images, both in order."""
+    try:
+        inside = sorted(each for each in folder.iterdir() if each.name[0] != ".")
+        found = {}
+        for each in (each for each in inside if each.is_dir()):
+            images = sorted(file for file in each.iterdir() if file.suffix.lower() in SUFFIXES)
+            within = {each: images} if images else _classes(each, depth - 1) if depth else {}
+            if not within:
+                kinds = ", ".join(sorted(SUFFIXES))
+                raise DataError(f"{each} has no images", f"add some ({kinds})")
+            found |= within
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror})", "check the path") from None
+    return found
 
 
 @contextmanager

@@ -1,0 +1,259 @@
+"""Further networks as people bring them, and where each of the kinds that are asked after stands."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedmeta import ModelSettings, freeze_norms
+from fedmeta.models.networks import build
+from models.zoo import IMAGE, SERIES, Animal, Calling, Residual, embedded, images, mlp
+
+CHARACTERS = (1, 16, 16)
+
+
+class Stage(nn.Module):
+    """Two blocks of a residual network, the first of which halves the sides."""
+
+    def __init__(self, before: int, after: int, stride: int, batch: bool) -> None:
+        super().__init__()
+
+        def norm(width: int) -> nn.Module:
+            return nn.BatchNorm2d(width) if batch else nn.GroupNorm(2, width)
+
+        self.short = nn.Conv2d(before, after, 1, stride=stride)
+        self.first = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride=stride, padding=1),
+            norm(after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, padding=1),
+            norm(after),
+        )
+        self.second = Residual(after, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(functional.relu(self.short(x) + self.first(x)))
+
+
+def resnet18(batch: bool) -> nn.Module:
+    """Eighteen layers in four stages, four channels wide and more."""
+    widths = (4, 4, 6, 8, 8)
+    pairs = zip(widths[:-1], widths[1:], (1, 2, 2, 2), strict=True)
+    stages = [Stage(before, after, stride, batch) for before, after, stride in pairs]
+    norm = nn.BatchNorm2d(4) if batch else nn.GroupNorm(2, 4)
+    return images(nn.Conv2d(3, 4, 3, padding=1), norm, nn.ReLU(), *stages, features=8)
+
+
+def packed(me: Any, x: Tensor) -> Tensor:
+    lengths = (x > 0).sum(1).clamp(min=1).cpu()
+    rows = nn.utils.rnn.pack_padded_sequence(
+        me.table(x), lengths, batch_first=True, enforce_sorted=False
+    )
+    return me.head(me.body(rows)[1][0][-1])
+
+
+def bert(dropout: float, wrapped: bool) -> nn.Module:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=8,
+        num_labels=3,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    model = transformers.BertForSequenceClassification(config)
+    return Calling(lambda me, x: me.body(x).logits, body=model) if wrapped else model
+
+
+def distilbert() -> nn.Module:
+    import transformers
+
+    config = transformers.DistilBertConfig(
+        vocab_size=20,
+        dim=8,
+        n_layers=1,
+        n_heads=2,
+        hidden_dim=16,
+        max_position_embeddings=8,
+        num_labels=3,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    model = transformers.DistilBertForSequenceClassification(config)
+    return Calling(lambda me, x: me.body(x).logits, body=model)
+
+
+def adapted_bert() -> nn.Module:
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier"])
+    return peft.get_peft_model(bert(0.1, wrapped=False), config)
+
+
+def old_weight_norm() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is a newer one
+        layer = nn.utils.weight_norm(nn.Linear(4, 8))
+    return nn.Sequential(layer, nn.ReLU(), nn.Linear(8, 3))
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is a newer way
+        return torch.jit.script(mlp(4, 8, 3))
+
+
+def branches(me: Any, x: Tensor) -> Tensor:
+    if x.abs().max() > 1e6:
+        x = x / 1e6
+    return me.head(x)
+
+
+def writes_rows(me: Any, x: Tensor) -> Tensor:
+    out = torch.zeros(len(x), 3, dtype=x.dtype)
+    out[:, :] = me.head(x)
+    return out
+
+
+def hard_routing(me: Any, x: Tensor) -> Tensor:
+    out, first = me.second(x), x.mean(1) > 0
+    out = out.clone()
+    out[first] = me.first(x[first])
+    return out
+
+
+def tabular(me: Any, x: Tensor) -> Tensor:
+    """Two columns of categories looked up, two of numbers as they are."""
+    kinds = [table(x[:, n].long()) for n, table in enumerate((me.colour, me.size))]
+    return me.head(torch.cat([*kinds, x[:, 2:].to(kinds[0]) / 4], 1))
+
+
+def pinball(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Three quantiles of one value."""
+    levels = outputs.new_tensor([0.1, 0.5, 0.9])
+    over = labels[:, :1] - outputs
+    return torch.maximum(levels * over, (levels - 1) * over).mean(1)
+
+
+def own_labels(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Every label for itself, as values 0 and 1."""
+    wanted = (labels > 0).to(outputs)
+    return functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none").mean(1)
+
+
+class Running(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.head(x - self.mean)
+
+
+TOKENS: dict[str, Any] = {"shape": (5,), "tokens": 20, "dtype": np.int64}
+
+MORE: dict[str, Animal] = {
+    "ResNet-18, GroupNorm": Animal(lambda: resnet18(batch=False), (3, 16, 16)),
+    "ResNet-18, frozen BatchNorm": Animal(lambda: freeze_norms(resnet18(batch=True)), (3, 16, 16)),
+    "variable length, packed": Animal(
+        lambda: embedded(packed, body=nn.LSTM(6, 6, batch_first=True)), **TOKENS
+    ),
+    "weight_norm, old hook": Animal(old_weight_norm, (4,)),
+    "multi-label": Animal(lambda: mlp(4, 8, 3), (4,), values=True, loss=own_labels),
+    "quantile loss": Animal(lambda: mlp(4, 8, 3), (4,), values=True, loss=pinball),
+    "compiled": Animal(lambda: torch.compile(mlp(4, 8, 3)), (4,)),
+    "scripted": Animal(scripted, (4,)),
+    "10,000 classes": Animal(lambda: nn.Sequential(nn.Linear(4, 10_000)), (4,)),
+    "if on data": Animal(lambda: Calling(branches, head=nn.Linear(4, 3)), (4,)),
+    "writes into rows of zeros": Animal(lambda: Calling(writes_rows, head=nn.Linear(4, 3)), (4,)),
+    "hard routing": Animal(
+        lambda: Calling(hard_routing, first=nn.Linear(4, 3), second=nn.Linear(4, 3)), (4,)
+    ),
+    "single parameter": Animal(
+        lambda: Calling(lambda me, x: x @ me.w, w=nn.Parameter(torch.zeros(4, 3))), (4,)
+    ),
+    "lazy layers": Animal(
+        lambda: nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(3)), (4,)
+    ),
+    "data parallel": Animal(lambda: nn.DataParallel(mlp(4, 8, 3)), (4,)),
+    "tabular embeddings": Animal(
+        lambda: Calling(
+            tabular, colour=nn.Embedding(9, 3), size=nn.Embedding(9, 2), head=mlp(7, 8, 3)
+        ),
+        (4,),
+        9,
+        dtype=np.int64,
+    ),
+    "conv4": Animal(
+        lambda: build(ModelSettings("conv4", channels=(4, 4, 4, 4)), CHARACTERS, 3, seed=0),
+        CHARACTERS,
+    ),
+    "attention pooling": Animal(
+        lambda: Calling(
+            lambda me, x: me.head((me.score(x).softmax(1) * x).sum(1)),
+            score=nn.Linear(4, 1),
+            head=nn.Linear(4, 3),
+        ),
+        SERIES,
+    ),
+    "squeezing autoencoder": Animal(
+        lambda: Calling(
+            lambda me, x: me.head(me.up(me.down(x)) + x),
+            down=mlp(4, 2),
+            up=mlp(2, 4),
+            head=nn.Linear(4, 3),
+        ),
+        (4,),
+    ),
+    "gated linear units": Animal(
+        lambda: Calling(
+            lambda me, x: me.head(functional.glu(me.body(x))),
+            body=nn.Linear(4, 16),
+            head=nn.Linear(8, 3),
+        ),
+        (4,),
+    ),
+    "PReLU and instance scale": Animal(
+        lambda: images(nn.Conv2d(3, 8, 3), nn.PReLU(8), features=8), IMAGE
+    ),
+}
+if importlib.util.find_spec("transformers") is not None:
+    MORE |= {
+        "BERT, as it is": Animal(lambda: bert(0.0, wrapped=False), **TOKENS),
+        "BERT, wrapped, default dropout": Animal(lambda: bert(0.1, wrapped=True), **TOKENS),
+        "BERT, wrapped, no dropout": Animal(lambda: bert(0.0, wrapped=True), **TOKENS),
+        "DistilBERT, wrapped": Animal(distilbert, **TOKENS),
+    }
+    if importlib.util.find_spec("peft") is not None:
+        MORE["BERT with LoRA of peft"] = Animal(adapted_bert, **TOKENS)
+
+MORE_REFUSED: dict[str, tuple[Animal, str]] = {
+    "ResNet-18, BatchNorm": (
+        Animal(lambda: resnet18(batch=True), (3, 16, 16)),
+        r"BatchNorm2d.*freeze_norms",
+    ),
+    "running mean": (Animal(Running, (4,)), "writes into its buffer 'mean'"),
+    "spectral_norm": (
+        Animal(
+            lambda: nn.Sequential(
+                nn.utils.parametrizations.spectral_norm(nn.Linear(4, 8)), nn.Linear(8, 3)
+            ),
+            (4,),
+        ),
+        "writes into its buffer",
+    ),
+}
