@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.peers import Missing, Round, Theta, library
+from benchmarks.peers.jax_network import jax_network
 from benchmarks.problems import SUPPORT, Problem
-from fedmeta.models.networks import SamePool
 
 
 def fedjax_round(problem: Problem, device: str) -> Round:
@@ -18,7 +17,7 @@ def fedjax_round(problem: Problem, device: str) -> Round:
     fedjax, jax = library("fedjax"), library("jax")
     if jax.default_backend() != ("gpu" if device.startswith("cuda") else "cpu"):
         raise Missing(f"JAX computes on the {jax.default_backend()} here")
-    predict = _network(problem.module("cpu"))
+    predict = jax_network(problem.module("cpu"))
 
     def loss(theta: Any, inputs: Any, labels: Any) -> Any:
         scores = jax.nn.log_softmax(predict(theta, inputs))
@@ -51,27 +50,3 @@ def fedjax_round(problem: Problem, device: str) -> Round:
         return {name: torch.tensor(leaf.__array__()) for name, leaf in state.params.items()}
 
     return one_round
-
-
-def _network(network: nn.Module) -> Callable[[Any, Any], Any]:
-    """The same network for JAX, layer by layer."""
-    jax = library("jax")
-
-    def predict(theta: Any, inputs: Any) -> Any:
-        for name, layer in network.named_children():
-            if isinstance(layer, nn.Conv2d):
-                kernel, shift = theta[f"{name}.weight"], theta[f"{name}.bias"][:, None, None]
-                inputs = jax.lax.conv(inputs, kernel, (1, 1), "SAME") + shift
-            elif isinstance(layer, SamePool):
-                window, stride = (1, 1, 3, 3), (1, 1, 2, 2)
-                top = -jax.numpy.inf
-                inputs = jax.lax.reduce_window(inputs, top, jax.lax.max, window, stride, "SAME")
-            elif isinstance(layer, nn.Linear):
-                inputs = inputs @ theta[f"{name}.weight"].T + theta[f"{name}.bias"]
-            elif isinstance(layer, nn.ELU):
-                inputs = jax.nn.elu(inputs)
-            else:
-                inputs = inputs.reshape(len(inputs), -1)
-        return inputs
-
-    return predict

@@ -119,6 +119,10 @@ def meta_gradient(
     moves, factors = adaptation.moves(theta), adaptation.fitted_factors(theta, steps)
     data = redivided(data, rule.resplit, randomness.fold(facts.key, Purpose.RESPLIT))
     data = objective.varied(data, facts.key)
+    closed = objective.closed_form
+    if closed is not None and factors is None and _is_one_plain_step(rule, data):
+        curved = rule.curvature == "exact"
+        return closed.meta_gradient(theta, data, moves, adaptation.step_size, curved)
     if adaptation.method == "prototypes":
 
         def after(point: Tree) -> Tensor:
@@ -153,6 +157,14 @@ def meta_gradient(
         r = tree.descend_some(r, -adaptation.step_size * adaptation.pull, each)
     rate = adaptation.learning_scale * adaptation.step_size
     return {**r, **{name: -rate * leaf for name, leaf in slope.items()}}, loss
+
+
+def _is_one_plain_step(rule: MetaGradient, data: NodeData) -> bool:
+    """Whether adaptation is one step on all support samples, and its curvature no difference."""
+    inner, size = rule.adaptation, rule.adaptation.batch_size
+    full = size is None or size >= len(data.support.mask)
+    one = inner.method == "gradient" and inner.steps == 1 and inner.pull == 0
+    return one and full and rule.curvature != "finite-difference"
 
 
 def _linearise(

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -182,6 +182,29 @@ class Passes(NamedTuple):
     query: int
 
 
+class ClosedForm(Protocol):
+    """A network and a loss whose meta-gradients can be had without differentiating anything."""
+
+    def meta_gradient(
+        self,
+        theta: Tree,
+        data: NodeData,
+        moves: frozenset[str],
+        step_size: float,
+        curved: bool,
+    ) -> tuple[Tree, Tensor]:
+        """G(θ) after one step of adaptation, and the meta-loss.
+
+        Args:
+            theta: where to take it.
+            data: of one node.
+            moves: names of the parameters that adaptation changes.
+            step_size: α.
+            curved: with the exact curvature product; otherwise without any.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Objective:
     """A model and a loss: what every node minimises on its own samples.
@@ -193,6 +216,7 @@ class Objective:
         renames: of how many classes the numbers are drawn anew in training, because they are
             local to a node; 0: of none.
         turns: of how many classes the images are turned anew in training, likewise; 0: of none.
+        closed_form: computes meta-gradients in the cases it knows; None: autograd does in all.
     """
 
     predict: Callable[[Tree, Tensor, Tensor | None], Tensor]
@@ -200,6 +224,7 @@ class Objective:
     draws: bool = True
     renames: int = 0
     turns: int = 0
+    closed_form: ClosedForm | None = None
 
     def varied(self, data: NodeData, key: Tensor) -> NodeData:
         """A node's samples as training sees them: what its classes look like and are called."""

@@ -31,7 +31,8 @@ def todays_run(settings: Mapping[str, Any]) -> Table:
     if isinstance(own := found.get("algorithm"), Mapping):
         found["algorithm"] = todays_hyper_parameters(own)
     if isinstance(execution := found.get("execution"), Mapping):  # bodies were computed anew
-        found["execution"] = {"frozen": "every-pass", **execution}
+        then = {"frozen": "every-pass", "derivatives": "autograd"}
+        found["execution"] = {**then, **execution}
     data, augmentation = found.get("data"), found.get("augmentation")
     episodes = isinstance(data, Mapping) and data.get("partition") == "episodes"
     if episodes and isinstance(augmentation, Mapping):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -33,6 +34,7 @@ from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, cloned, map_leaves
 from fedmeta.engine.cohort import Cohort, Standing, facts_at
 from fedmeta.engine.layout import Layout
+from fedmeta.engine.machine import one_thread
 from fedmeta.engine.mapping.cuda import CudaMapping
 from fedmeta.engine.mapping.loop import LoopMapping
 from fedmeta.engine.mapping.threads import ThreadMapping
@@ -161,7 +163,8 @@ class LocalEngine:
         if step is None:
             shared = self._algorithm.broadcast(state)
             here = counted[(counted >= self.table.mine.start) & (counted < self.table.mine.stop)]
-            total = self._summed(shared, nodes, here - self.table.mine.start, moment)
+            with self._apart():
+                total = self._summed(shared, nodes, here - self.table.mine.start, moment)
             total = self._released(self._of_all_ranks(total, shared, nodes, counted, moment))
             self.table.settle()  # states are in their place when the numbers are
             before = state.theta, dict(state.memory)
@@ -182,8 +185,9 @@ class LocalEngine:
             nodes: updated in place.
             number: of the round.
         """
-        everyone = torch.arange(len(self.table.mine))
-        total = self._summed(shared, nodes, everyone, self._begin(number))
+        everyone, moment = torch.arange(len(self.table.mine)), self._begin(number)
+        with self._apart():
+            total = self._summed(shared, nodes, everyone, moment)
         assert total is not None, "there are nodes"
         return total
 
@@ -191,6 +195,13 @@ class LocalEngine:
         """What happened since the last look that people should know of."""
         notes, self._notes = self._notes, []
         return notes
+
+    def _apart(self) -> AbstractContextManager[None]:
+        """Every thread has a core of its own where chunks are computed side by side; else nothing.
+
+        Also this one, which copies and adds up: to share that out takes longer than to do it.
+        """
+        return one_thread() if isinstance(self.mapping, ThreadMapping) else nullcontext()
 
     def _begin(self, number: int) -> Tensor:
         """Give nodes their keys of a round; its number as a tensor."""

@@ -13,6 +13,17 @@ from fedmeta.config.execution import Execution
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in this thread alone, while the context lasts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def machine(execution: Execution) -> Iterator[None]:
     """Compute as the execution says, while the context lasts.
 

@@ -2,7 +2,8 @@
 
 On a GPU the recording is a CUDA graph: one launch instead of thousands. On a CPU it is the list of
 tensor operations that `make_fx` traced: no more passing through derivatives and batching rules, and
-it may run in several threads at once. Either way the same kernels run on the same numbers, so a
+it may run in several threads at once. TorchScript's interpreter runs that list, where it can: a
+third of Python's time for an operation, and threads do not wait for each other. Either way the same kernels run on the same numbers, so a
 replay gives the bits of a plain call.
 
 Functions must be pure: what they compute may depend on the arguments' values through tensor
@@ -14,13 +15,15 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -115,24 +118,39 @@ def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
     leaves, structure = pytree.tree_flatten(arguments)
     outputs: list[Any] = []
 
-    def flat(*inputs: Tensor) -> list[Tensor]:
+    def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
         results, form = pytree.tree_flatten(function(*pytree.tree_unflatten(inputs, structure)))
         outputs[:] = [form]
-        return results
+        return tuple(results)
 
     # Tensors without values: what looks at one fails here or is recorded as the look it is, and no
     # value becomes a constant. Each is an object of its own, also where one was given twice.
     operations = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
         *(leaf.detach() for leaf in leaves)
     )
-    form = outputs[0]
+    form, run = outputs[0], _interpreted(operations, leaves)
 
     def replay(*arguments: Any) -> Any:
-        with torch.no_grad():
-            results = operations(*pytree.tree_leaves(arguments))
+        # As they were written down: nothing is fused or rearranged, which would change last bits.
+        with torch.no_grad(), torch.jit.optimized_execution(False):
+            results = run(*pytree.tree_leaves(arguments))
         return pytree.tree_unflatten(results, form)
 
     return Ready(replay, concurrent=True)
+
+
+def _interpreted(operations: GraphModule, inputs: Sequence[Tensor]) -> Function:
+    """The operations for TorchScript's interpreter; as they are where it does not take them."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch would rather compile, which takes a minute
+            traced = torch.jit.trace(operations, tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
+            kept: Function = torch.jit.freeze(traced.eval(), optimize_numerics=False)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever an operation has against it
+        return operations
+    return kept
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from fedmeta.data.augmentation import Augmentation, augmenting
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import longest_sets, pack
 from fedmeta.data.scaling import Scaling
+from fedmeta.engine.chain.chain import Chain
+from fedmeta.engine.chain.recognise import chain_of
 from fedmeta.engine.cohort import Cohort, facts_at, standing_of
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
@@ -35,7 +37,11 @@ from fedmeta.uplink.uplink import Uplink
 
 _LOOP_PARAMETERS = 500_000  # above, a node's products fill a CPU by themselves
 _PROCESS = GIB // 2  # the interpreter and torch's libraries
-_CACHE = 384 * 2**20  # working memory of a chunk on a CPU: larger ones wait for main memory
+# Working memory of a chunk on a CPU, and from where on there is enough of it for all threads: larger
+# chunks wait for main memory, smaller ones for Python. In closed form a node takes a tenth of the
+# operations, and a chunk stays in the cache of one core.
+_CACHE, _SHARED = 384 * 2**20, 48 * 2**20
+_CLOSED_CACHE, _CLOSED_SHARED = 16 * 2**20, 8 * 2**20
 
 
 def lay_out(
@@ -68,14 +74,16 @@ def lay_out(
 
     def laid(path: Literal["batched", "loop"]) -> Layout:
         chosen = resolved(replace(execution, path=path), state_bytes)
+        draws = model.draws or augmentation.active
+        chain = None if draws else closed_form(chosen, model, loss)
+        chosen = replace(chosen, derivatives="autograd" if chain is None else "closed-form")
         held = 0 if chosen.streams else state_bytes
         chunk = _chunk(chosen, model, federation, scaling, held, repeats)
         chosen = replace(chosen, chunk=1 if path == "loop" else chunk)
         predict = augmenting(predictor(model, chosen), augmentation)
-        draws = model.draws or augmentation.active
         renames = augmentation.renames(federation.task)
         turns = augmentation.turns(federation.task)
-        return Layout(chosen, Objective(predict, loss, draws, renames, turns))
+        return Layout(chosen, Objective(predict, loss, draws, renames, turns, chain))
 
     path = chosen_path(execution, model) if execution.path == "auto" else execution.path
     alone = federation.with_nodes(sources[:1])
@@ -153,6 +161,16 @@ def chosen_path(execution: Execution, model: FunctionalModel) -> Literal["batche
     return "batched" if tree.size(model.theta) <= _LOOP_PARAMETERS else "loop"
 
 
+def closed_form(
+    execution: Execution, model: FunctionalModel, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Chain | None:
+    """The model as a chain of linear layers, where that is how it is to be computed."""
+    plain = execution.device == "cpu" and execution.precision == "full"
+    if execution.path != "batched" or not plain or execution.derivatives == "autograd":
+        return None
+    return chain_of(model, loss)
+
+
 def convolves(model: FunctionalModel) -> bool:
     """Whether the model has convolution layers."""
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.inference.modules())
@@ -208,8 +226,10 @@ def fitting_chunk(execution: Execution, per_node: int, held: int, nodes: int) ->
     fits = max(1, room // (per_node * execution.workers))
     if execution.chunk is not None or not on_cpu:
         return int(min(nodes, execution.chunk or fits, fits))
-    chunks = -(-nodes // min(nodes, fits, max(1, _CACHE // per_node)))
-    if nodes * per_node > _CACHE // 8:  # enough for all threads, in equal shares
+    closed = execution.derivatives == "closed-form"
+    cache, shared = (_CLOSED_CACHE, _CLOSED_SHARED) if closed else (_CACHE, _SHARED)
+    chunks = -(-nodes // min(nodes, fits, max(1, cache // per_node)))
+    if nodes * per_node > shared:  # in equal shares
         chunks = -(-chunks // execution.workers) * execution.workers
     return max(1, -(-nodes // chunks))
 

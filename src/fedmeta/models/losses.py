@@ -78,7 +78,11 @@ class Balanced:
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """ℓ of every sample."""
-        return cross_entropy(outputs, labels) * self._table.to(outputs)[labels]
+        return cross_entropy(outputs, labels) * self.per_sample(outputs, labels)
+
+    def per_sample(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """w_c of every sample, in the type of the outputs."""
+        return self._table.to(outputs)[labels]
 
 
 def check_loss(loss: Loss, model: FunctionalModel, inputs: Tensor, labels: Tensor) -> None:

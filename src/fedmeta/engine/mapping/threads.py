@@ -1,4 +1,4 @@
-"""Chunks of nodes on worker threads of a CPU, one core each."""
+"""Chunks of nodes on worker threads of a CPU, one core each; a single chunk in the caller's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _AHEAD = 4  # chunks per thread handed out at a time
 class ThreadMapping:
     """Recordings run side by side, plain calls alone.
 
-    Plain calls go to a worker too: with another number of cores their last bits could differ.
+    Plain calls have one core too: with another number of cores their last bits could differ. So has
+    the caller's thread, which computes a single chunk: to hand over what is done in a millisecond
+    would take as long again on a busy machine.
 
     Args:
         function: of the arguments of a chunk.
@@ -33,6 +35,9 @@ class ThreadMapping:
         self, arguments: Callable[[Tensor], tuple[Any, ...]], chunks: Sequence[Tensor]
     ) -> Iterator[Any]:
         """What the function returns for every chunk, in order."""
+        if len(chunks) == 1:
+            yield self.function(*arguments(chunks[0]))
+            return
         if self.pool is None:
             self.pool = ThreadPoolExecutor(
                 self._workers, "fedmeta", initializer=torch.set_num_threads, initargs=(1,)
