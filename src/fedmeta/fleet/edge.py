@@ -21,7 +21,7 @@ from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import private_folder, read_json, write_json
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation, Task
-from fedmeta.data.scaling import Scaling, label_sums, sums_of
+from fedmeta.data.scaling import Scaling, label_sums, sums_of, token_scaling
 from fedmeta.engine.cohort import Share
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
@@ -249,6 +249,12 @@ def _job(edge: Edge, request: Message) -> tuple[Job, Share]:
         )
     federation = with_classes(federation, deserialize(Task, facts["task"], "task"))
     scaling = Scaling.from_tensors(request.tensors)
+    if scaling.tokens and token_scaling(federation) is None:
+        raise DataError(
+            f"the samples of edge {edge.name} are tokens to the model, but have fractions or are "
+            "negative",
+            "give whole numbers from 0 on",
+        )
     labels = [] if scaling.labels is None else [(scaling.labels, federation.labels.shape[1:])]
     for part, shape in ((scaling, federation.inputs.shape[1:]), *labels):
         for each in (part.mean.shape, part.deviation.shape):
