@@ -17,6 +17,7 @@ from fedmeta_edge.checksum import checked_bytes
 from fedmeta_edge.errors import EdgeError
 from fedmeta_edge.graph_check import check_graph
 from fedmeta_edge.guarded_session import GuardedSession
+from fedmeta_edge.parts import make_sense
 from fedmeta_edge.signature import check_signature
 
 Array = npt.NDArray[Any]
@@ -52,6 +53,8 @@ class Model:
             is a category; empty: `features` are columns.
         means: of every input of a table, for missing values; empty: none may be missing.
         label: name of the label column in training, if it is known.
+        text: how the texts of a column become samples, if they do.
+        inputs: what a row holds side by side, where samples have several inputs; else empty.
     """
 
     session: GuardedSession
@@ -71,6 +74,8 @@ class Model:
     columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
     means: tuple[float, ...] = ()
     label: str | None = None
+    text: Mapping[str, Any] | None = None
+    inputs: tuple[Mapping[str, Any], ...] = ()
 
     def step(
         self,
@@ -215,6 +220,8 @@ def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> 
         tuple(columns),
         tuple(encoding.get("means", ())),
         encoding.get("label"),
+        encoding.get("text"),
+        tuple(facts.get("inputs") or ()),
     )
     _check_facts(model)
     return model
@@ -246,6 +253,7 @@ def _check_facts(model: Model) -> None:
         "columns": all(isinstance(text, str) for name, of in model.columns for text in (name, *of)),
         "means": len(model.means) in (0, math.prod(shape)) and all(map(_finite, model.means)),
         "label": model.label is None or isinstance(model.label, str),
+        "text or inputs": make_sense(model.text, model.inputs),
     }
     for name, right in fits.items():
         if not right:

@@ -12,6 +12,7 @@ import numpy as np
 from fedmeta_edge.arrays import read_arrays
 from fedmeta_edge.errors import EdgeError
 from fedmeta_edge.model import Array, Model
+from fedmeta_edge.parts import joined, numbers_of_texts
 
 _GAPS = ("", "na", "n/a", "#n/a", "nan", "null", "?", "-")  # what a missing value is written as
 
@@ -86,10 +87,18 @@ def _from_table(file: Path, model: Model, label: str) -> tuple[Array, Array | No
             )
     named = list(model.features) or [name for name in header if name != label]
     wanted = model.columns or [(name, ()) for name in named]
+    if model.text is not None:
+        wanted = ((model.text["column"], ()),)
     where = {name: place for place, name in enumerate(header)}
     for name, _ in wanted:
         if name not in where:
             raise EdgeError(f"{file} has no column {name!r}", f"it has {', '.join(header[:20])}")
+    labels = None
+    if label in where:
+        labels = np.array([row[where[label]].strip() for row in rows])
+    if model.text is not None:
+        place = where[model.text["column"]]
+        return numbers_of_texts([row[place].strip() for row in rows], model.text), labels
     count = sum(max(1, len(categories)) for _, categories in wanted)
     if count != math.prod(model.input_shape):
         raise EdgeError(
@@ -108,9 +117,6 @@ def _from_table(file: Path, model: Model, label: str) -> tuple[Array, Array | No
             else:
                 values.append(_number(file, name, number, text))
         inputs[number] = values
-    labels = None
-    if label in where:
-        labels = np.array([row[where[label]].strip() for row in rows])
     return inputs.reshape(len(rows), *model.input_shape), labels
 
 
@@ -127,7 +133,11 @@ def _number(file: Path, column: str, row: int, text: str) -> float:
 
 
 def _from_arrays(file: Path, model: Model, label: str) -> tuple[Array, Array | None]:
-    arrays = read_arrays(file, {"x", label})
+    names = {str(each["name"]) for each in model.inputs}
+    asked = {"x", label, "lengths", *names, *(f"{name}_lengths" for name in names)}
+    arrays = read_arrays(file, asked if names else {"x", label})
+    if names:
+        arrays["x"] = joined(arrays, model.inputs, file)
     if "x" not in arrays:
         raise EdgeError(f"{file} has no array 'x'", "save samples as x, labels as y")
     x, labels = arrays["x"], arrays.get(label)

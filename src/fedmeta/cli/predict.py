@@ -18,7 +18,7 @@ from fedmeta.core.storage import write_bytes, writing
 from fedmeta.data.encoding import model_encoding
 from fedmeta.data.pool import Array, normalised_inputs
 from fedmeta.data.readers.csv_file import Dialect, dialect_of, records
-from fedmeta.data.readers.npz import arrays_without_pickles
+from fedmeta.data.readers.npz import arrays_without_pickles, given_to
 from fedmeta.data.readers.table import is_table, read_inputs
 from fedmeta.fleet.reopen import open_model
 from fedmeta.models.meta_model import MetaModel
@@ -98,7 +98,12 @@ def _inputs(path: Path, model: MetaModel) -> tuple[Array, Array]:
         return found.inputs, ~found.gaps
     if path.suffix.lower() != ".npz":
         raise DataError(f"{path} is of a kind that is not read", "give .csv, .parquet or .npz")
-    inputs = normalised_inputs(arrays_without_pickles(path, ["x"])["x"], path.name)
+    if model.network.calling is not None:
+        parts = model.network.calling.parts
+        arrays = arrays_without_pickles(path, [*parts.names], parts)
+        inputs = parts.rows(given_to(parts, arrays))
+    else:
+        inputs = normalised_inputs(arrays_without_pickles(path, ["x"])["x"], path.name)
     return inputs, np.ones(len(inputs), np.bool_)
 
 

@@ -13,6 +13,7 @@ from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.encoding import Encoding
 from fedmeta.data.episodes import draw_episodes
 from fedmeta.data.federation import Federation, Node, TaskKind
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.data.partition import Parts, partition
 from fedmeta.data.pool import Pool
 from fedmeta.data.readers.image_folder import read_image_folder
@@ -91,13 +92,16 @@ def read_own(
     *,
     table: TableSettings = TableSettings(),
     encoding: Encoding | None = None,
+    parts: InputParts | None = None,
 ) -> Pool:
     """The samples in the user's own file or folder.
 
     Args:
-        name, task, label, node, features: see `DataSettings`.
+        name, task, label, node, features: see `DataSettings`; of an .npz file, features are the
+            names of its arrays where there are several inputs.
         table: how a table is read.
         encoding: see `read`.
+        parts: likewise, of a model with several inputs.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -119,12 +123,11 @@ def read_own(
     if path.suffix.lower() != ".npz":
         kinds = ", ".join([".npz", *TABLES[:-1]])
         raise DataError(f"{path} is of a kind that is not read", f"give {kinds} or {TABLES[-1]}")
-    if features or table.drop or table.time or table.text:
+    if table.drop or table.time or table.text:
         raise SettingError(
-            f"features, drop, time or text is set but {path} has no columns",
-            "leave these settings out",
+            f"drop, time or text is set but {path} has no columns", "leave these settings out"
         )
-    return read_npz(path, task, label, node)
+    return read_npz(path, task, label, node, features or (), parts)
 
 
 def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:

@@ -198,7 +198,8 @@ def _classes(
     if labels.shape[1] != 1:
         raise DataError(
             f"labels of {name} have {labels.shape[1]} values per sample",
-            "give one class per sample, or use task = 'regression'",
+            "give one class per sample, or use task = 'regression'; a class per token (language "
+            "modelling): cut windows, each with the token that follows as its class",
         )
     labels = _texts(_unboxed(labels[:, 0], "labels", name))
     if labels.dtype.kind == "f":

@@ -76,7 +76,8 @@ class DataSettings:
             labels' own unit either way. Classes are never scaled.
         features: columns of a table that are features, in this order; empty: all but label, node,
             time and what looks like an id, an index, a date or free text, of which a note tells
-            (`fedmeta.data.column_roles`).
+            (`fedmeta.data.column_roles`). Of an .npz file the names of several arrays that are a
+            model's inputs.
         drop: columns of a table that are not features.
         time: column of a table with numbers or ISO dates: a node's earliest samples are its support
             set, the later ones its query set.

@@ -14,7 +14,7 @@ from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import DataError
 from fedmeta.core.serialization import deserialize
 from fedmeta.data.federation import Federation, Task
-from fedmeta.data.scaling import Scaling
+from fedmeta.data.scaling import Scaling, token_scaling
 from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.shards import EdgeData, read_shard, with_classes
 from fedmeta.training.job import Job, prepare
@@ -82,6 +82,11 @@ def _prepared(name: str, data: EdgeData, execution: Mapping[str, Any], request: 
         )
     federation = with_classes(federation, deserialize(Task, facts["task"], "task"))
     scaling = Scaling.from_tensors(request.tensors)
+    if scaling.tokens and token_scaling(federation) is None:
+        raise DataError(
+            f"the samples of edge {name} are tokens to the model, but have fractions or are negative",
+            "give whole numbers from 0 on",
+        )
     labels = [] if scaling.labels is None else [(scaling.labels, federation.labels.shape[1:])]
     for part, shape in ((scaling, federation.inputs.shape[1:]), *labels):
         for each in (part.mean.shape, part.deviation.shape):

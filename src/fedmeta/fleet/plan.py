@@ -19,6 +19,7 @@ from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import private_folder, read_json, write_json
 from fedmeta.data.federation import Federation, describe
+from fedmeta.data.scaling import Scaling
 from fedmeta.data.settings import DataSettings
 from fedmeta.fleet import audit
 from fedmeta.fleet.message import Message
@@ -42,7 +43,7 @@ from fedmeta.training.job import Job
 from fedmeta.training.prior_strength import balance, tied_model
 from fedmeta.training.run import Run
 from fedmeta.training.run_importance import store_importance
-from fedmeta.training.start import kept_scaling
+from fedmeta.training.start import kept_scaling, looks_up
 from fedmeta.training.train import RunRequest, train_run
 from fedmeta.uplink.masking import FEWEST
 
@@ -118,6 +119,9 @@ def carry_out(
     if roster is None:
         roster = _wait_for_edges(link, settings, place)
         kept = kept_scaling(settings, roster.common.shape, roster.common.task)
+        if kept is None and looks_up(settings, _known(plan, roster)):
+            kept = Scaling.of_tokens(None)
+            kept = replace(kept, labels=roster.scaling.labels)
         roster = roster if kept is None else replace(roster, scaling=kept)
         roster.save(place)
     found: Table = {}  # settings that were left open

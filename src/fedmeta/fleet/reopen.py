@@ -126,7 +126,9 @@ def samples_for(model: MetaModel, path: str, label: str | None) -> Pool:
     """
     encoding = model_encoding(model.about)
     known = encoding.label if encoding is not None and is_table(Path(path)) else None
-    pool = read_own(path, model.task.kind, label or known, encoding=encoding)
+    calling = model.network.calling
+    parts = None if calling is None else calling.parts
+    pool = read_own(path, model.task.kind, label or known, encoding=encoding, parts=parts)
     return without_gaps(pool, ())
 
 

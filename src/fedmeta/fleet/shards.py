@@ -40,6 +40,12 @@ class EdgeData:
 
 def save_shard(path: Path, federation: Federation, nodes: Sequence[Node]) -> None:
     """Write some nodes of a federation, with their samples, to a file of their own."""
+    if federation.parts is not None:
+        raise DataError(
+            f"{federation.name} has several inputs per sample, which are not trained on over a "
+            "fleet",
+            "train in one process, or join them to one array",
+        )
     sets = [getattr(node, part) for node in nodes for part in _PARTS]
     used, places = np.unique(np.concatenate(sets), return_inverse=True)
     about = {
@@ -123,6 +129,11 @@ def read_shard(
     assert settings.task is not None  # resolved
     columns = settings.task, source.label, source.node, settings.features
     pool = read_own(source.path, *columns, table=settings.table)
+    if pool.parts is not None:
+        raise DataError(
+            f"{path} has several inputs per sample, which are not trained on over a fleet",
+            "train in one process, or join them to one array",
+        )
     texts = pool.owner_texts
     owners = np.full(len(pool.labels), owner) if texts is None else texts
     strata = pool.labels if pool.class_names else np.zeros(len(pool.labels), np.int64)

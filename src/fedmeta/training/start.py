@@ -74,6 +74,22 @@ def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
     return fit_scaling(federation, *how)
 
 
+def looks_up(spec: RunSpec, common: Federation) -> bool:
+    """Whether samples that the platform of a fleet does not see are tokens to its model.
+
+    Args:
+        spec: of the run.
+        common: nodes without samples, as the platform knows them.
+    """
+    texts = texts_of(spec, common)
+    if texts is not None:
+        return texts.tokens
+    own = not isinstance(spec.model, ModelSettings) or is_code_name(spec.model.name)
+    own = own or bool(spec.model.vocabulary)
+    own = own and spec.data_settings.scaling != "none"  # as they are, whatever the model does
+    return own and bool(network_of(spec, common).vocabulary)
+
+
 def _fits(scaling: Scaling, shape: tuple[int, ...], task: Task) -> bool:
     labels = scaling.labels
     values = labels is None or (task.kind, labels.mean.shape) == ("regression", (task.outputs,))

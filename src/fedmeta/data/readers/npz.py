@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from fedmeta.core.errors import DataError, nearest
 from fedmeta.core.input_files import check_input, open_regular
 from fedmeta.data.federation import TaskKind
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.data.pool import Array, Pool, pool_from
 
 
@@ -19,6 +21,8 @@ def read_npz(
     task: TaskKind = "classification",
     label: str | None = None,
     node: str | None = None,
+    inputs: Sequence[str] = (),
+    parts: InputParts | None = None,
 ) -> Pool:
     """The pool in an .npz file; never unpickles.
 
@@ -27,24 +31,47 @@ def read_npz(
         task: "classification" or "regression".
         label: name of the label array; None: "y", whose classes `class_names` may name.
         node: name of the array that says whose sample it is, if any.
+        inputs: names of the arrays that are inputs, where there are several; empty: `x`.
+        parts: the inputs of a model that the samples are for; None: as the arrays say.
     """
     label = label or "y"
-    arrays = arrays_without_pickles(path, ["x", label] + ([node] if node else []))
+    names = [*inputs, *(parts.names if parts is not None else ())] or ["x"]
+    arrays = arrays_without_pickles(path, [*names, label] + ([node] if node else []), parts)
+    rows = arrays.get("x")
+    if parts is not None:
+        rows = parts.rows(given_to(parts, arrays))
+    elif inputs:
+        parts, rows = InputParts.of({name: arrays[name] for name in inputs})
+    assert rows is not None
     # class_names speaks of y; another label array has classes of its own.
-    names = arrays.get("class_names") if label == "y" else None
-    return pool_from(
-        arrays["x"],
+    classes = arrays.get("class_names") if label == "y" else None
+    pool = pool_from(
+        rows,
         arrays[label],
         task=task,
         name=path.stem,
         owners=arrays[node] if node else None,
-        class_names=None if names is None else [str(name) for name in names.reshape(-1)],
+        class_names=None if classes is None else [str(name) for name in classes.reshape(-1)],
         origin=path.name,
     )
+    return pool._replace(parts=parts)
 
 
-def arrays_without_pickles(path: Path, needed: list[str]) -> dict[str, Array]:
-    """The needed arrays of the file, and `class_names` where it has them.
+def given_to(parts: InputParts, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Those arrays that are a model's inputs, or lengths of its sequences."""
+    wanted = {*parts.names, *lengths_of(parts)}
+    return {name: array for name, array in arrays.items() if name in wanted}
+
+
+def lengths_of(parts: InputParts | None) -> list[str]:
+    """Arrays that a file may have to say how many steps of sequences are real."""
+    return [] if parts is None else [name for name in parts.asked if name.endswith("lengths")]
+
+
+def arrays_without_pickles(
+    path: Path, needed: list[str], parts: InputParts | None = None
+) -> dict[str, Array]:
+    """The needed arrays of the file, and where it has them `class_names` and lengths of sequences.
 
     What their headers promise is held against the file's budget before anything is unpacked.
     """
@@ -58,7 +85,7 @@ def arrays_without_pickles(path: Path, needed: list[str]) -> dict[str, Array]:
                 for name in needed:
                     if name not in members:
                         raise DataError(f"{path} has no array {name!r}", nearest(name, members))
-                wanted = sorted({*needed, "class_names"} & {*members})
+                wanted = sorted({*needed, "class_names", *lengths_of(parts)} & {*members})
                 memory = sum(_promised(archive, members[each], each == "x") for each in wanted)
                 check_input(path, memory, stored)
                 return {each: _array(archive, members[each]) for each in wanted}
