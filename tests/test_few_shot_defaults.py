@@ -97,7 +97,9 @@ class TestConv4:
         first = next(iter(build(SMALL_CONV, (1, 105, 105), 5, seed=0).children()))
         assert isinstance(first, nn.AvgPool2d)
         assert first.kernel_size == 3
-        assert build(SMALL_CONV, (1, 105, 105), 5, seed=0)(torch.zeros(2, 1, 105, 105)).shape[1] == 5
+        assert (
+            build(SMALL_CONV, (1, 105, 105), 5, seed=0)(torch.zeros(2, 1, 105, 105)).shape[1] == 5
+        )
         assert isinstance(next(iter(build(SMALL_CONV, (3, 84, 84), 5, seed=0))), nn.Conv2d)
 
     def test_it_needs_images(self) -> None:

@@ -1,6 +1,7 @@
 """How the columns of a table become the inputs of a model; it travels with the model.
 
     number, boolean → itself          category → one input per known value, 1 at its own and else 0
+    text → tokens or an embedding (`fedmeta.data.text`), instead of all other columns
 
 A value that the category did not have in training is 0 everywhere. A gap is NaN until it is filled
 with the mean of its input over the source nodes.
@@ -18,6 +19,7 @@ from fedmeta.core.errors import nearest
 from fedmeta.data.columns import GAPS, Column, Table
 from fedmeta.data.faults import Faults, counted, rows_where, such_as
 from fedmeta.data.pool import Array
+from fedmeta.data.text import TextEncoding, encoded_texts
 
 Missing = Literal["error", "mean", "drop"]
 
@@ -56,6 +58,7 @@ class Encoding:
         means: of every input over the source nodes' samples, once they are known.
         ignored: columns that the table had besides; in a data frame others are refused.
         label, node: names of these columns in training, if they had any.
+        text: how the column of texts becomes inputs, instead of `columns`.
 
     Example:
         >>> encoding = Encoding((EncodedColumn("a"), EncodedColumn("s", ("off", "on"))), "mean")
@@ -71,6 +74,7 @@ class Encoding:
     ignored: tuple[str, ...] = ()
     label: str | None = None
     node: str | None = None
+    text: TextEncoding | None = None
 
     @classmethod
     def of_features(cls, features: Sequence[str]) -> Encoding:
@@ -85,7 +89,8 @@ class Encoding:
     @property
     def names(self) -> tuple[str, ...]:
         """Of the columns."""
-        return tuple(column.name for column in self.columns)
+        texts = () if self.text is None else (self.text.column,)
+        return (*texts, *(column.name for column in self.columns))
 
     def facts(self) -> dict[str, Any]:
         """As plain values, for the header of a model file."""
@@ -94,7 +99,8 @@ class Encoding:
         ]
         lists = {"means": list(self.means), "ignored": list(self.ignored)}
         own = {"missing": self.missing, "label": self.label, "node": self.node}
-        return {"columns": columns, **own, **lists}
+        text = {} if self.text is None else {"text": self.text.facts()}
+        return {"columns": columns, **own, **lists, **text}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Encoding:
@@ -105,7 +111,8 @@ class Encoding:
         ]
         means, ignored = map(float, facts["means"]), map(str, facts["ignored"])
         own = facts["missing"], tuple(means), tuple(ignored)
-        return cls(tuple(columns), *own, facts["label"], facts["node"])
+        text = TextEncoding.from_facts(facts["text"]) if facts.get("text") else None
+        return cls(tuple(columns), *own, facts["label"], facts["node"], text)
 
     def filled(self, inputs: Array) -> Array:
         """Inputs with means where they are NaN, changed in place."""
@@ -116,6 +123,8 @@ class Encoding:
 
     def with_means(self, inputs: Array, rows: Array) -> Encoding:
         """The same with the means of some rows; an input without any value there has mean 0."""
+        if self.text is not None:
+            return self
         means = []
         for place in range(inputs.shape[1]):
             column = inputs[rows, place].astype(np.float64)
@@ -155,6 +164,10 @@ def encode(table: Table, encoding: Encoding, faults: Faults) -> Encoded:
         encoding: which columns, and how.
         faults: collects.
     """
+    if encoding.text is not None:
+        notes, forgiving = list[str](), encoding.missing != "error"
+        texts, gaps = encoded_texts(table, encoding.text, faults, notes, forgiving)
+        return Encoded(texts, gaps, notes)
     _check_present(table, encoding, faults)
     inputs = np.full((table.rows, len(encoding.features)), np.nan, np.float32)
     found, place = Encoded(inputs, np.zeros(table.rows, np.bool_)), 0

@@ -71,7 +71,7 @@ def draw_episodes(pool: Pool, settings: DataSettings, seed: int) -> Federation:
     called = tuple(f"way {number}" for number in range(ways))
     task = Task("classification", ways, called, local_labels=True)
     notes = pool.notes + sizes + notes
-    about = pool.name, notes, pool.features, pool.encoding
+    about = pool.name, notes, pool.features, pool.encoding, pool.parts
     return Federation(pool.inputs, labels, task, nodes, *about)
 
 
@@ -104,7 +104,9 @@ def _sizes(
     few = settings.classes_of_a_node
     if ways is not None or np.count_nonzero(available) < 2 * _WAYS:
         return few, counts[0], ()
-    note = f"{few} classes per node, not {_WAYS}, since there are no more for {settings.nodes} nodes"
+    note = (
+        f"{few} classes per node, not {_WAYS}, since there are no more for {settings.nodes} nodes"
+    )
     return few, counts[0], (note,)
 
 

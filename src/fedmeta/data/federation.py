@@ -18,6 +18,7 @@ from fedmeta.core.notebook import facts_table
 
 if TYPE_CHECKING:
     from fedmeta.data.encoding import Encoding
+    from fedmeta.data.named_inputs import InputParts
 
 Role = Literal["source", "target"]
 TaskKind = Literal["classification", "regression"]
@@ -96,6 +97,7 @@ class Federation:
         notes: what the reader should know of how it was drawn (redraws, dropped nodes, …).
         features: names of the columns of `inputs`, where they come from a table; else empty.
         encoding: how the columns of a table became inputs, to do the same with others; else None.
+        parts: what a row of `inputs` consists of, where samples have several inputs; else None.
 
     Raises:
         DataError: on an empty support or query set, a sample in two places, a precise set that is
@@ -117,6 +119,7 @@ class Federation:
     notes: tuple[str, ...] = field(default=())
     features: tuple[str, ...] = ()
     encoding: Encoding | None = None
+    parts: InputParts | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
@@ -131,6 +134,8 @@ class Federation:
         """The same for a notebook, with the sizes of nodes and the classes."""
         sizes = [node.size for node in self.nodes]
         shape = " × ".join(map(str, self.inputs.shape[1:]))
+        if self.parts is not None:
+            shape = ", ".join(f"{n} {tuple(s)}" for n, s in self.parts.shapes.items())
         outputs = f"{self.task.outputs} {'classes' if self.task.class_names else 'outputs'}"
         facts = {
             "nodes": f"{len(self.sources)} sources, {len(self.targets)} targets",

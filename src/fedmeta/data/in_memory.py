@@ -13,6 +13,7 @@ from fedmeta.core.errors import DataError, SettingError
 from fedmeta.data.columns import Column, Table, from_array, table_of_frame
 from fedmeta.data.federation import Federation, node_names
 from fedmeta.data.loading import deal_out
+from fedmeta.data.named_inputs import InputParts, is_named, one_by_one
 from fedmeta.data.pool import Array, Pool, as_array, pool_from
 from fedmeta.data.readers.table import pool_of_table
 from fedmeta.data.settings import DataSettings
@@ -31,7 +32,9 @@ def federate(
 
     Args:
         x: (N, *shape) inputs; see `pool_from` for shapes and types (tensors of types that numpy
-            lacks, such as torch.bfloat16, become float32). Or a pandas, polars or pyarrow table,
+            lacks, such as torch.bfloat16, become float32). Or several inputs, a mapping of names to
+            such arrays or a list with a mapping per sample, or sequences of different lengths, a
+            list of arrays (see `fedmeta.data.named_inputs`). Or a pandas, polars or pyarrow table,
             whose columns become features as those of a file do and are matched by name later. Or
             clients: a mapping of names to (inputs, labels) or to `torch.utils.data.Dataset`s of
             such pairs, or a list of these; then y and node are left out.
@@ -68,8 +71,11 @@ def federate(
             "y or node names a column, but x is no table", "give one value per sample"
         )
     owners = None if node is None else as_array(node)
+    parts = None
+    if is_named(x):
+        parts, x = InputParts.of(x)
     pool = pool_from(as_array(x), as_array(y), task=settings.task, name=name, owners=owners)
-    return deal_out(pool, settings, seed)
+    return deal_out(pool._replace(parts=parts), settings, seed)
 
 
 def _pool_of_frame(table: Table, y: Any, node: Any, settings: DataSettings) -> Pool:
@@ -108,7 +114,7 @@ def _pool_of_frame(table: Table, y: Any, node: Any, settings: DataSettings) -> P
     return pool._replace(labels=as_array(y).astype(np.float64))
 
 
-def _clients(clients: Any) -> tuple[Array, Array, Array]:
+def _clients(clients: Any) -> tuple[Any, Array, Array]:
     """Inputs, labels and owners of all clients together."""
     if isinstance(clients, Mapping):
         named = {str(name): each for name, each in clients.items()}
@@ -122,6 +128,10 @@ def _clients(clients: Any) -> tuple[Array, Array, Array]:
     if not named:
         raise DataError("there are no clients", "give at least one")
     pairs = {name: _pair(name, each) for name, each in named.items()}
+    labels = np.concatenate([pair[1] for pair in pairs.values()])
+    owners = np.repeat(list(pairs), [len(pair[1]) for pair in pairs.values()])
+    if any(isinstance(inputs, list) for inputs, _ in pairs.values()):
+        return [sample for inputs, _ in pairs.values() for sample in inputs], labels, owners
     shapes = {name: inputs.shape[1:] for name, (inputs, _) in pairs.items()}
     first = next(iter(shapes))
     other = next((each for each in shapes if shapes[each] != shapes[first]), None)
@@ -131,25 +141,31 @@ def _clients(clients: Any) -> tuple[Array, Array, Array]:
             "all clients share one model: give samples of one shape",
         )
     inputs = np.concatenate([pair[0] for pair in pairs.values()])
-    labels = np.concatenate([pair[1] for pair in pairs.values()])
-    return inputs, labels, np.repeat(list(pairs), [len(pair[1]) for pair in pairs.values()])
+    return inputs, labels, owners
 
 
-def _pair(name: str, client: Any) -> tuple[Array, Array]:
-    """Inputs and labels of one client."""
+def _pair(name: str, client: Any) -> tuple[Any, Array]:
+    """Inputs and labels of one client; inputs as a list where a sample is no plain array."""
+    inputs: Any
     if isinstance(client, tuple) and len(client) == 2:
-        inputs, labels = as_array(client[0]), as_array(client[1])
+        given, labels = client[0], as_array(client[1])
+        inputs = one_by_one(given) if is_named(given) else as_array(given)
     elif isinstance(client, torch.utils.data.Dataset) and hasattr(client, "__len__"):
         samples = [client[place] for place in range(len(client))]
         if not samples:
             raise DataError(f"client {name!r} has no samples", "leave it out")
-        inputs = np.stack([as_array(sample[0]) for sample in samples])
+        given = [sample[0] for sample in samples]
+        inputs = given if is_named(given) else np.stack([*map(as_array, given)])
         labels = np.stack([as_array(sample[1]) for sample in samples])
     else:
         raise DataError(
             f"client {name!r} is a {type(client).__name__}",
             "give (inputs, labels), or a torch Dataset with a length of such pairs",
         )
-    if inputs.ndim == 0 or labels.ndim == 0 or len(inputs) != len(labels):
+    if (
+        (not isinstance(inputs, list) and inputs.ndim == 0)
+        or labels.ndim == 0
+        or len(inputs) != len(labels)
+    ):
         raise DataError(f"client {name!r} has not as many labels as inputs", "give one per sample")
     return inputs, labels

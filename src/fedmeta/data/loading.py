@@ -11,8 +11,8 @@ from fedmeta.core.errors import DataError, SettingError, nearest
 from fedmeta.core.input_files import check_memory
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data.encoding import Encoding
-from fedmeta.data.federation import Federation, Node, TaskKind
 from fedmeta.data.episodes import draw_episodes
+from fedmeta.data.federation import Federation, Node, TaskKind
 from fedmeta.data.partition import Parts, partition
 from fedmeta.data.pool import Pool
 from fedmeta.data.readers.image_folder import read_image_folder
@@ -119,9 +119,10 @@ def read_own(
     if path.suffix.lower() != ".npz":
         kinds = ", ".join([".npz", *TABLES[:-1]])
         raise DataError(f"{path} is of a kind that is not read", f"give {kinds} or {TABLES[-1]}")
-    if features or table.drop or table.time:
+    if features or table.drop or table.time or table.text:
         raise SettingError(
-            f"features, drop or time is set but {path} has no columns", "leave these settings out"
+            f"features, drop, time or text is set but {path} has no columns",
+            "leave these settings out",
         )
     return read_npz(path, task, label, node)
 
@@ -156,7 +157,8 @@ def deal_out(pool: Pool, settings: DataSettings, seed: int) -> Federation:
         notes += more
     pool = without_gaps(pool, nodes)
     parts_of_pool = pool.inputs, pool.labels, pool.task
-    return Federation(*parts_of_pool, nodes, pool.name, notes, pool.features, pool.encoding)
+    about = pool.features, pool.encoding, pool.parts
+    return Federation(*parts_of_pool, nodes, pool.name, notes, *about)
 
 
 def without_gaps(pool: Pool, nodes: Sequence[Node]) -> Pool:

@@ -14,6 +14,7 @@ from fedmeta.data.federation import Task, TaskKind
 
 if TYPE_CHECKING:
     from fedmeta.data.encoding import Encoding
+    from fedmeta.data.named_inputs import InputParts
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +37,7 @@ class Pool(NamedTuple):
         times: (N,) when samples were taken, for an ordered split, or None.
         encoding: how the columns of a table became inputs; gaps in these are NaN still.
         remarks: what people should know of how they were read.
+        parts: what a row of `inputs` consists of, where samples have several inputs.
     """
 
     inputs: Array
@@ -49,6 +51,7 @@ class Pool(NamedTuple):
     times: Array | None = None
     encoding: Encoding | None = None
     remarks: tuple[str, ...] = ()
+    parts: InputParts | None = None
 
     @property
     def task(self) -> Task:

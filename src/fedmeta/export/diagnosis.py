@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +33,10 @@ def translated(model: MetaModel, graph: Graph) -> Any:
 def _failing_layer(model: MetaModel) -> str | None:
     """The first layer that fails alone; None if each of them can be exported."""
     module = model.network.module(model.theta)
-    for name, layer, inputs in _seen(module, torch.zeros(3, *model.input_shape)):
+    blank = model.scaled(np.zeros((3, *model.input_shape), np.float32))
+    calling = model.network.calling
+    given = ((blank,), {}) if calling is None else calling.arguments(blank)
+    for name, layer, inputs in _seen(module, *given):
         try:
             _alone(layer, inputs).translated()
         except Exception:  # as above
@@ -40,7 +44,9 @@ def _failing_layer(model: MetaModel) -> str | None:
     return None
 
 
-def _seen(module: nn.Module, inputs: Tensor) -> list[tuple[str, nn.Module, Tensor]]:
+def _seen(
+    module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> list[tuple[str, nn.Module, Tensor]]:
     """Every innermost layer with the input that it gets, in the order in which they are called."""
     seen: list[tuple[str, nn.Module, Tensor]] = []
 
@@ -58,7 +64,7 @@ def _seen(module: nn.Module, inputs: Tensor) -> list[tuple[str, nn.Module, Tenso
     ]
     try:
         with torch.no_grad():
-            module(inputs)
+            module(*given, **named)
     finally:
         for handle in handles:
             handle.remove()

@@ -94,6 +94,7 @@ def _facts(model: MetaModel, adaptable: bool) -> Mapping[str, Any]:
         "input_shape": list(model.input_shape),
         "features": list(model.about.get("features") or ()),
         "encoding": model.about.get("encoding"),
+        "inputs": model.about.get("inputs"),
         "adaptation": adaptation if adaptable else None,
         "run": model.about.get("run"),
         "calibration": None if model.calibration is None else asdict(model.calibration),
@@ -151,7 +152,11 @@ def _compare(model: MetaModel, session: Any, count: int, adaptable: bool) -> Non
     inputs = (model.scaling.mean + spread).astype(np.float32)
     if model.scaling.tokens:
         inputs = rng.integers(model.network.vocabulary, size=inputs.shape).astype(np.float32)
-    inputs[0] = inputs[0].flat[0]  # equal numbers: ties wherever a maximum is taken
+    if model.network.calling is not None:
+        rows = model.network.calling.parts.invented(count, model.network.vocabulary, rng)
+        inputs = (model.scaling.mean + rows * model.scaling.deviation).astype(np.float32)
+    else:
+        inputs[0] = inputs[0].flat[0]  # equal numbers: ties wherever a maximum is taken
     given: dict[str, Any] = {"inputs": inputs}
     unit = model.scaling.labels or Scaling(np.zeros(()), np.ones(()))
     with torch.no_grad():

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from fedmeta.core.decision import candidate_rules, possible_candidates
@@ -85,6 +86,9 @@ def prototype_head(model: MetaModel) -> Head | None:
 
     rule, few = model.adaptation, torch.ones(_EXAMPLES, *model.input_shape)
     few = few.long() if model.scaling.tokens else few
+    if model.network.calling is not None:
+        parts = model.network.calling.parts
+        few = torch.from_numpy(parts.invented(_EXAMPLES, 1, np.random.default_rng(0)))
     if "prototypes" not in possible_candidates(predict, rule, model.theta, few, _labels(model)):
         return None
     head = linear_head(model.theta, candidate_rules(rule)["prototypes"].moves(model.theta))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedmeta.algorithms import ADMMFedMeta
@@ -139,8 +140,10 @@ def open_model(path: Path, network: str | None, loss: str | None) -> MetaModel:
         model = replace(model, loss=named_loss(loss, model.task))
     if network or loss:  # code that was named again may be another than it was: does it still fit?
         fitted, task = replace(model.network, theta=model.theta), model.task
-        inputs = torch.zeros(2, *model.input_shape).to(next(iter(model.theta.values())))
+        some = next(iter(model.theta.values()))
+        inputs = model.scaled(np.zeros((2, *model.input_shape)))
         check_on_samples(fitted, inputs, task.outputs)
-        labels = torch.zeros(2).long() if task.class_names else inputs.new_zeros(2, task.outputs)
+        values = torch.zeros(2, task.outputs).to(some)
+        labels = torch.zeros(2).long() if task.class_names else values
         check_loss(model.loss, fitted, inputs, labels)
     return model

@@ -50,6 +50,8 @@ def cut_off(model: FunctionalModel, inputs: Tensor) -> Cut | None:
           (1): ReLU()
         ), [], ['2.weight', '2.bias'])
     """
+    if model.calling is not None:  # no layer takes the inputs as they are
+        return None
     rest, found, seen = model, list[nn.Module](), inputs
     with torch.no_grad():
         while (place := _first_layer(rest, seen)) is not None:

@@ -20,7 +20,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 from fedmeta.core import randomness
 from fedmeta.core.errors import ModelError
 from fedmeta.core.tree import Tree
+from fedmeta.data.named_inputs import InputParts
+from fedmeta.models.calling import Calling, calling_of
 from fedmeta.models.frozen import check_norms, kept_in_evaluation
 from fedmeta.models.keyed_dropout import KeyedCalls, KeyedDropout, key_layers
 
@@ -50,6 +52,7 @@ class FunctionalModel:
         dropouts: names of its keyed dropout layers; empty for one that was cut off.
         ties: further places of parameters that stand in several, by the name that θ has for them.
         keyed_calls: whether it draws masks elsewhere too (`KeyedCalls`); `check_on_samples` tells.
+        calling: how it is called with several inputs; None: with the samples as they are.
     """
 
     theta: Tree
@@ -59,6 +62,7 @@ class FunctionalModel:
     dropouts: tuple[str, ...]
     ties: Mapping[str, str] = field(default_factory=dict)
     keyed_calls: bool = False
+    calling: Calling | None = None
 
     @property
     def draws(self) -> bool:
@@ -78,17 +82,24 @@ class FunctionalModel:
         with calls:
             return self._called(self.training, tensors, inputs)
 
-    @staticmethod
-    def _called(module: nn.Module, tensors: Tree, inputs: Tensor) -> Tensor:
+    def _called(self, module: nn.Module, tensors: Tree, inputs: Tensor) -> Tensor:
+        given: tuple[tuple[Any, ...], dict[str, Tensor]] = (inputs,), {}
+        if self.calling is not None:
+            given = self.calling.arguments(inputs)
         # Left to tie weights itself, torch puts back the wrong ones where a layer is used twice.
-        return output_of(functional_call(module, tensors, (inputs,), tie_weights=False))
+        return output_of(functional_call(module, tensors, *given, tie_weights=False))
+
+    @property
+    def embeddings(self) -> tuple[int, ...]:
+        """How many tokens each of its embeddings knows, the smallest first."""
+        kinds = nn.Embedding | nn.EmbeddingBag
+        every = (each for each in self.inference.modules() if isinstance(each, kinds))
+        return tuple(sorted(each.num_embeddings for each in every))
 
     @property
     def vocabulary(self) -> int:
         """How many tokens its smallest embedding knows; 0 where it has none."""
-        kinds = nn.Embedding | nn.EmbeddingBag
-        sizes = [e.num_embeddings for e in self.inference.modules() if isinstance(e, kinds)]
-        return min(sizes, default=0)
+        return min(self.embeddings, default=0)
 
     def module(self, theta: Tree) -> nn.Module:
         """A stand-alone module in evaluation mode that holds θ."""
@@ -111,8 +122,12 @@ class FunctionalModel:
         )
 
 
-def functionalise(model: nn.Module) -> FunctionalModel:
+def functionalise(model: nn.Module, parts: InputParts | None = None) -> FunctionalModel:
     """Take a module apart, or say which layer stands in the way. The module itself is not changed.
+
+    Args:
+        model: the module.
+        parts: what a sample consists of, where it has several inputs; None: it is one tensor.
 
     Example:
         >>> model = functionalise(nn.Linear(2, 1))
@@ -151,7 +166,9 @@ def functionalise(model: nn.Module) -> FunctionalModel:
         raise ModelError(
             "the model has no trainable parameter", "set requires_grad on what should be learned"
         )
-    return FunctionalModel(theta, constants, training, inference, tuple(dropouts), _ties(training))
+    calling = None if parts is None else calling_of(model, parts)
+    own = tuple(dropouts), _ties(training)
+    return FunctionalModel(theta, constants, training, inference, *own, calling=calling)
 
 
 def initialised(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:

@@ -118,7 +118,9 @@ def _traced(model: FunctionalModel, inputs: Tensor) -> Head | None:
     # On the CPU everywhere, so that all machines see one graph: GPUs fuse layers.
     dtype = next(iter(model.theta.values())).dtype
     model = model.to(torch.device("cpu"), dtype)
-    samples = inputs.detach().to("cpu", dtype).requires_grad_()
+    samples = inputs.detach().cpu()
+    if samples.is_floating_point():
+        samples = samples.to(dtype).requires_grad_()
     theta = {name: leaf.detach().requires_grad_() for name, leaf in model.theta.items()}
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         output = model(theta, samples, None)

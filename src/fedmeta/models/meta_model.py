@@ -31,7 +31,7 @@ from fedmeta.data.encoding import model_encoding
 from fedmeta.data.federation import Task
 from fedmeta.data.pool import as_array, normalised_inputs
 from fedmeta.data.readers.table import inputs_of_frame
-from fedmeta.data.scaling import Scaling
+from fedmeta.data.scaling import Scaling, check_tokens
 from fedmeta.models.device_classes import class_numbers, with_device_classes
 from fedmeta.models.functional import FunctionalModel
 from fedmeta.models.in_notebooks import model_table
@@ -106,7 +106,8 @@ class MetaModel:
         """The model after a few gradient steps on labelled samples of a device.
 
         Args:
-            inputs: raw samples, (n, *input_shape), or a table, whose columns go by their names.
+            inputs: raw samples, (n, *input_shape), or a table, whose columns go by their names;
+                several inputs or sequences as `federate` takes them.
             labels: classes as they were called in training (or their numbers, where classes have
                 names that are no numbers), or values for regression. Where labels are local, as
                 in episodes, any: the adapted model has the device's own names.
@@ -273,6 +274,8 @@ class MetaModel:
         table, encoding = table_of_frame(inputs), model_encoding(self.about)
         if table is not None and encoding is not None:
             inputs = inputs_of_frame(table, encoding)
+        if self.network.calling is not None:
+            inputs = self.network.calling.parts.rows(inputs)
         raw = as_array(inputs)
         if raw.dtype == np.uint8 and raw.ndim in (3, 4) and raw.shape[1:] != self.input_shape:
             raw = normalised_inputs(raw)  # images as people have them, channels last or none
@@ -286,6 +289,8 @@ class MetaModel:
                 "the samples have NaN, infinite or non-numeric features", "clean them first"
             )
         first = next(iter(self.theta.values()))
+        if self.scaling.tokens:
+            check_tokens(raw, self.network.embeddings)
         return self.scaling.apply(raw, first.dtype).to(first.device)
 
     def _labels(self, labels: npt.ArrayLike | Tensor | Sequence[str]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedmeta.core.plain_values import parse_json
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Task
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.models.functional import FunctionalModel, functionalise, initialised
 from fedmeta.models.losses import BALANCED, Balanced, Loss, named_loss
 from fedmeta.models.networks import ModelSettings, build
@@ -70,8 +72,9 @@ def network_of(
 
     The latter has at most as many parameters as are there (`most`), however wide the file says.
     """
+    parts = InputParts.from_facts(facts["inputs"]) if facts.get("inputs") else None
     if isinstance(network, nn.Module):
-        return functionalise(initialised(network, shape))
+        return functionalise(initialised(network, shape), parts)
     if network is None:
         stored = facts["network"]
         if "class" in stored or is_code_name(stored["name"]):
@@ -81,8 +84,10 @@ def network_of(
                 "name that network again: --model on the command line, network= in Python",
             )
         named = ModelSettings(**stored)
-        return functionalise(build(named, shape, task.outputs, seed=0, most=most))
-    return functionalise(build(network, shape, task.outputs, seed=0))
+        return functionalise(build(named, shape, task.outputs, 0, most, parts), parts)
+    stored = facts["network"].get("vocabulary", 0)
+    network = replace(network, vocabulary=network.vocabulary or stored)
+    return functionalise(build(network, shape, task.outputs, seed=0, parts=parts), parts)
 
 
 def loss_of(file: Path, facts: Mapping[str, Any], task: Task) -> Loss:

@@ -6,19 +6,30 @@ function `file.py:make` that takes (input shape, number of outputs) and returns 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedmeta.core.errors import ModelError, SettingError, nearest, require, require_choice
+from fedmeta.core.errors import (
+    ModelError,
+    SettingError,
+    nearest,
+    require,
+    require_choice,
+    require_whole,
+)
 from fedmeta.core.input_files import check_memory
+from fedmeta.core.serialization import LATER
 from fedmeta.core.user_code import explained, is_code_name, load_object
+from fedmeta.data.named_inputs import InputParts
+from fedmeta.models.recurrent import RecurrentNetwork
 
 Activation = Literal["elu", "leaky-relu", "relu", "tanh"]
 Initialisation = Literal["pytorch", "truncated-normal"]
@@ -29,7 +40,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
 }
-_NETWORKS = ("auto", "cnn", "conv4", "linear", "mlp")
+_NETWORKS = ("auto", "cnn", "conv4", "gru", "linear", "mlp")
 
 
 @dataclass(frozen=True)
@@ -38,17 +49,20 @@ class ModelSettings:
 
     Args:
         name: "cnn" (for images, or for series of shape (channels, length)), "conv4" (the four
-            blocks of few-shot learning, for images), "mlp", "linear", "auto" (a cnn for images of
-            at least 16×16, or conv4 where their class numbers are local to a node, as in episodes;
-            else an mlp), or your own as "file.py:function" or "package.module:function".
+            blocks of few-shot learning, for images), "gru" (for tokens, or for series of shape
+            (steps, channels)), "mlp", "linear", "auto" (a cnn for images of at least 16×16, or
+            conv4 where their class numbers are local to a node, as in episodes; a gru for tokens of
+            texts; else an mlp), or your own as "file.py:function" or "package.module:function".
         channels: of the convolutions, in order; () takes the paper's for the image size, (16, 32)
             for series, and 64 in each block of conv4.
-        hidden: widths of the mlp's hidden layers; "auto": one of 64, in runs that predict values
-            two of them.
+        hidden: widths of the mlp's or gru's hidden layers; "auto": one of 64, in runs that predict
+            values two of them.
         activation: "elu", "leaky-relu" (slope 0.2), "relu" or "tanh".
         last_pooling: "max" or "average" for the last pooling; the earlier ones take the max.
         initialisation: "pytorch" (its defaults) or "truncated-normal" (weights σ = 0.1 cut at 2σ,
             biases 0.1, as in the authors' code).
+        vocabulary: of a gru, how many tokens there are; 0: as many as the encoding of texts has.
+            A function of your own gets it where it has an argument of that name.
     """
 
     name: str = "auto"
@@ -57,6 +71,7 @@ class ModelSettings:
     activation: Activation = "elu"
     last_pooling: Literal["max", "average"] = "max"
     initialisation: Initialisation = "pytorch"
+    vocabulary: int = field(default=0, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
@@ -67,12 +82,13 @@ class ModelSettings:
                 f"model {self.name!r} is unknown",
                 f"{nearest(self.name, _NETWORKS)}; or name your own as file.py:function",
             )
-        for field in ("channels", "hidden"):
-            widths = getattr(self, field)
+        for name in ("channels", "hidden"):
+            widths = getattr(self, name)
             if widths == "auto":
                 continue
             fits = all(isinstance(w, int) and 1 <= w < 2**31 for w in widths)
-            require(fits, field, widths, "whole numbers of at least 1")
+            require(fits, name, widths, "whole numbers of at least 1")
+        require_whole("vocabulary", self.vocabulary, 0)
         require_choice("activation", self.activation, get_args(Activation))
         require_choice("last_pooling", self.last_pooling, ("max", "average"))
         require_choice("initialisation", self.initialisation, get_args(Initialisation))
@@ -124,6 +140,7 @@ def build(
     outputs: int,
     seed: int,
     most: int | None = None,
+    parts: InputParts | None = None,
 ) -> nn.Module:
     """The network for inputs of a shape, with its initial weights drawn from the seed.
 
@@ -133,6 +150,8 @@ def build(
         outputs: numbers per sample.
         seed: of the initial weights; torch's own generator is left as it was.
         most: parameters that it may have; None: as many as fit into memory.
+        parts: what a sample consists of, where it has several inputs: then a function of your own
+            gets a mapping of their names to shapes, or the shape of the only one.
 
     Example:
         >>> model = build(ModelSettings("mlp", hidden=(5,)), (1, 8, 8), 10, seed=0)
@@ -142,18 +161,30 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if is_code_name(settings.name):
-            model = _own(settings.name, shape, outputs)
+            given: Any = tuple(shape) if parts is None else parts.shapes
+            given = given if parts is None or len(given) > 1 else next(iter(given.values()))
+            model = _own(settings, given, outputs)
             if not isinstance(model, nn.Module):
                 raise ModelError(
                     f"{settings.name} returned a {type(model).__name__}", "return an nn.Module"
                 )
             return model
         name = settings.name
+        if parts is not None:
+            one, tokens = len(parts.parts) == 1, bool(parts.of_kind("tokens").any())
+            if not one or name not in ("auto", "gru") or (tokens and settings.vocabulary < 2):
+                raise ModelError(
+                    f"model {name!r} takes one tensor, but samples have inputs "
+                    f"{', '.join(map(repr, parts.names))}",
+                    "give a model of your own, whose forward takes them by name; of sequences of "
+                    "tokens alone also gru with model.vocabulary",
+                )
+            name, shape = "gru", parts.parts[0].shape
         if name == "auto":
             name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
         if name == "linear":
             settings = replace(settings, hidden=())
-        kinds = {"cnn": _cnn, "conv4": _conv4}
+        kinds = {"cnn": _cnn, "conv4": _conv4, "gru": _gru}
         make = partial(kinds.get(name, _mlp), settings, shape, outputs)
         _check_size(make, most)
         model = make()
@@ -172,16 +203,19 @@ def _check_size(make: Callable[[], nn.Module], most: int | None) -> None:
     check_memory(f"a network of {size} parameters and its gradients", _BYTES * size, remedy)
 
 
-def _own(name: str, shape: Sequence[int], outputs: int) -> object:
+def _own(settings: ModelSettings, shape: Any, outputs: int) -> object:
+    name = settings.name
     make = load_object(name, "model")
     if not callable(make):
         raise ModelError(f"{name} is a {type(make).__name__}", "name a function that makes a model")
     with explained(
-        f"{name} failed for shape {tuple(shape)} and {outputs} outputs",
+        f"{name} failed for shape {shape} and {outputs} outputs",
         "mend that function: it takes (input shape, number of outputs)",
         ModelError,
     ):
-        return make(tuple(shape), outputs)
+        asked = inspect.signature(make).parameters
+        more = {"vocabulary": settings.vocabulary} if "vocabulary" in asked else {}
+        return make(shape, outputs, **more)
 
 
 def paper_channels(shape: Sequence[int], outputs: int) -> tuple[int, ...]:
@@ -251,6 +285,11 @@ def _mlp(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Modu
         layers += [nn.Linear(before, after), _ACTIVATIONS[settings.activation]()]
         before = after
     return nn.Sequential(*layers, nn.Linear(before, outputs))
+
+
+def _gru(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
+    widths = (64,) if settings.hidden == "auto" else settings.hidden
+    return RecurrentNetwork(shape, outputs, widths, settings.vocabulary)
 
 
 def _truncated_normal(model: nn.Module) -> None:

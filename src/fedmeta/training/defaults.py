@@ -5,6 +5,7 @@ Where nobody has asked for anything else:
 - images are augmented as `Augmentation.resolved` says;
 - images whose class numbers are local to a node, as in episodes, get the network that few-shot
   learning knows, conv4;
+- tokens of texts are read by a recurrent network that knows as many as their encoding;
 - values are predicted by two hidden layers, and a layer may move five times as far in a round as
   where classes are told apart: a wave, say, needs features that a network does not start with;
 - the inner step α of the head is matched to the features that it multiplies. With h the head's
@@ -26,6 +27,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedmeta.algorithms.platform_optimizer import AUTOMATIC
@@ -35,6 +37,7 @@ from fedmeta.data.federation import Federation, Task
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.head import Head, feature_size
 from fedmeta.models.networks import ModelSettings, build
+from fedmeta.training.start import texts_of
 
 _FOR_VALUES = 0.25  # α (1 + E‖h‖²) where values are predicted
 _LONGEST_FOR_VALUES = 0.05  # step of the platform
@@ -55,6 +58,11 @@ def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
     if federation.task.local_labels and isinstance(model, ModelSettings) and model.name == "auto":
         image = len(shape) == 3 and min(shape[1:]) >= 16
         spec = replace(spec, model=replace(model, name="conv4") if image else model)
+    texts = texts_of(spec, federation)
+    if texts is not None and texts.tokens and isinstance(spec.model, ModelSettings):
+        name = "gru" if spec.model.name == "auto" else spec.model.name
+        vocabulary = spec.model.vocabulary or texts.vocabulary
+        spec = replace(spec, model=replace(spec.model, name=name, vocabulary=vocabulary))
     if isinstance(spec.model, ModelSettings) and spec.model.hidden == "auto":
         hidden = (64, 64) if values else (64,)
         spec = replace(spec, model=replace(spec.model, hidden=hidden))
@@ -86,10 +94,17 @@ def with_inner_step(
     shape = tuple(federation.inputs.shape[1:])
     if isinstance(spec.model, ModelSettings):
         # Repeats differ in their first weights: all of them go by those of one.
-        network = functionalise(build(spec.model, shape, federation.task.outputs, seed=0))
+        parts = federation.parts
+        model = build(spec.model, shape, federation.task.outputs, seed=0, parts=parts)
+        network = functionalise(model, parts)
         network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
     some, generator = next(iter(network.theta.values())), torch.Generator().manual_seed(0)
-    if tokens:
+    if network.calling is not None:
+        rows = network.calling.parts.invented(
+            _SAMPLES, network.vocabulary, np.random.default_rng(0)
+        )
+        like = torch.from_numpy(rows).to(some.dtype)
+    elif tokens:
         like = torch.randint(network.vocabulary, (_SAMPLES, *shape), generator=generator)
     else:
         like = torch.randn(_SAMPLES, *shape, generator=generator).to(some.dtype)

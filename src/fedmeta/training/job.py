@@ -19,6 +19,7 @@ from fedmeta.core.objective import Adaptation
 from fedmeta.core.prototypes import check_linear, linear_head
 from fedmeta.core.serialization import serialize
 from fedmeta.core.tree import Tree, size
+from fedmeta.data.encoding import Encoding
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling
@@ -41,7 +42,7 @@ from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import described
 from fedmeta.training.defaults import with_defaults, with_inner_step
 from fedmeta.training.features import Features, features_of_nodes
-from fedmeta.training.start import network_of, scaling_of
+from fedmeta.training.start import network_of, scaling_of, texts_of
 from fedmeta.uplink.privacy import Exposure
 from fedmeta.uplink.uplink import Uplink
 
@@ -177,8 +178,13 @@ class Job:
             "features": list(self.federation.features),
             "run": run_id,
         }
-        if self.federation.encoding is not None:
-            about["encoding"] = self.federation.encoding.facts()
+        encoding = self.federation.encoding
+        if encoding is None and (texts := texts_of(self.spec, self.federation)) is not None:
+            encoding = Encoding((), label=self.spec.data_settings.label, text=texts)
+        if encoding is not None:
+            about["encoding"] = encoding.facts()
+        if self.federation.parts is not None:
+            about["inputs"] = self.federation.parts.facts()
         loss = self.loss
         if isinstance(loss, Balanced):
             about["class_weights"] = list(loss.weights)
@@ -235,7 +241,7 @@ def prepare(
     head = None
     if traced and _adapts_head(spec.algorithm):
         # Blank samples, for all machines of a fleet to find the same.
-        head = head_of(network, torch.zeros_like(inputs))
+        head = head_of(network, _blank(network, inputs))
     spec = with_inner_step(spec, network, head, federation, scaling.tokens)
     algorithm = _with_head(spec.algorithm, head)
     if algorithm.inner.method == "prototypes":
@@ -258,6 +264,14 @@ def prepare(
         spec = replace(spec, uplink=spec.uplink.resolved(_exposure(spec)))
     job = Job(spec, federation, network, loss, scaling, layout, {}, head, features)
     return replace(job, settings=_stored(spec, job))
+
+
+def _blank(network: FunctionalModel, inputs: torch.Tensor) -> torch.Tensor:
+    """Samples of the same shape that say nothing; what is a flag is set."""
+    blank = torch.zeros_like(inputs)
+    if network.calling is not None:
+        blank += torch.from_numpy(network.calling.parts.of_kind("flags")).to(blank)
+    return blank
 
 
 def _check_data(federation: Federation) -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Federation, Task
-from fedmeta.data.scaling import Scaling, fit_scaling, token_scaling
+from fedmeta.data.scaling import Scaling, fit_scaling, label_sums, token_scaling
+from fedmeta.data.settings import LabelScaling
+from fedmeta.data.text import TextEncoding
 from fedmeta.models.functional import FunctionalModel, functionalise, initialised
 from fedmeta.models.meta_model import check_same_tensors, load_scaling, load_theta
 from fedmeta.models.networks import ModelSettings, build
@@ -15,16 +17,24 @@ from fedmeta.models.networks import ModelSettings, build
 
 def network_of(spec: RunSpec, federation: Federation) -> FunctionalModel:
     """The network as a function of its parameters, where training starts."""
-    model, shape, outputs = spec.model, federation.inputs.shape[1:], federation.task.outputs
+    model, outputs, parts = spec.model, federation.task.outputs, federation.parts
     if isinstance(model, ModelSettings):
-        model = build(model, shape, outputs, spec.training.seed)
-    network = functionalise(initialised(model, shape)).to(spec.execution.torch_device, spec.execution.torch_dtype)
+        model = build(model, federation.inputs.shape[1:], outputs, spec.training.seed, parts=parts)
+    network = functionalise(initialised(model, federation.inputs.shape[1:]), parts)
+    network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
     start = load_theta(spec.start) if isinstance(spec.start, str) else spec.start
     if start is None:
         return network
     check_same_tensors(network.theta, start, "the initial model")
     like = network.theta
     return replace(network, theta={name: start[name].to(leaf) for name, leaf in like.items()})
+
+
+def texts_of(spec: RunSpec, federation: Federation) -> TextEncoding | None:
+    """How texts became the samples, if they did; over a fleet the settings alone know."""
+    if federation.encoding is not None:
+        return federation.encoding.text
+    return None if spec.data is None else spec.data.table.texts
 
 
 def kept_scaling(spec: RunSpec, shape: tuple[int, ...], task: Task) -> Scaling | None:
@@ -45,9 +55,14 @@ def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
     if kept is not None:
         return kept
     data = spec.data
+    labels: LabelScaling = "standard" if data is None else data.label_scaling
+    texts = texts_of(spec, federation)
+    if texts is not None and texts.tokens:
+        return Scaling.of_tokens(label_sums(federation, labels))
     own = not isinstance(spec.model, ModelSettings) or is_code_name(spec.model.name)
+    own = (own or bool(spec.model.vocabulary)) and federation.parts is None
     if own and network_of(spec, federation).vocabulary:
-        tokens = token_scaling(federation, "standard" if data is None else data.label_scaling)
+        tokens = token_scaling(federation, labels)
         if tokens is not None:
             return tokens
     if data is None:

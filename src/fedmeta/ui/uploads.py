@@ -22,7 +22,13 @@ from fedmeta.data.columns import Table
 from fedmeta.data.encoding import Encoding, model_encoding
 from fedmeta.data.pool import Array
 from fedmeta.data.readers.image_folder import SUFFIXES, opened_image
-from fedmeta.data.readers.table import TABLES, inputs_of_table, is_table, open_table
+from fedmeta.data.readers.table import (
+    TABLES,
+    as_written,
+    inputs_of_table,
+    is_table,
+    open_table,
+)
 from fedmeta.data.splitting import split
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui.adaptation import Labelled
@@ -183,9 +189,10 @@ def _table(model: MetaModel, shown: str, content: bytes, label: str) -> OwnSampl
         file = Path(folder) / f"table{ending}"
         file.write_bytes(content)
         try:
-            table = open_table(file, texts=[label])
+            known = model_encoding(model.about)
+            table = open_table(file, texts=[label, *(as_written(known) if known else ())])
             others = [name for name in table.names if name != label]
-            encoding = model_encoding(model.about) or Encoding.of_features(others)
+            encoding = known or Encoding.of_features(others)
             _check_columns(shown, table, encoding, model)
             found = inputs_of_table(table, encoding)
             if found.gaps.any():
@@ -211,7 +218,7 @@ def _check_columns(shown: str, table: Table, encoding: Encoding, model: MetaMode
                 f"the model was trained on {', '.join(encoding.names[:20])}",
             )
     wanted, count = int(np.prod(model.input_shape)), len(encoding.features)
-    if count != wanted:
+    if encoding.text is None and count != wanted:
         raise DataError(
             f"{shown} has {count} feature columns, the model takes {wanted}",
             "drop the others, or drop an image if the model takes images",

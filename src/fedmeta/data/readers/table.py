@@ -31,6 +31,7 @@ from fedmeta.data.label_columns import (
 from fedmeta.data.pool import Array, Pool, pool_from
 from fedmeta.data.readers.budget import check_header, check_parquet
 from fedmeta.data.readers.csv_file import read_csv
+from fedmeta.data.text import BY_WORDS, TextEncoding, text_encoding
 
 MAX_CATEGORIES = 50
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -55,6 +56,19 @@ class TableSettings:
     decimal: str | None = None
     missing: Missing = "error"
     max_categories: int = MAX_CATEGORIES
+    text: str | None = None
+    tokenizer: str = BY_WORDS
+    embedding: str | None = None
+    text_length: int = 64
+    vocabulary: int = 2048
+
+    @property
+    def texts(self) -> TextEncoding | None:
+        """How texts become inputs, if they do; tokenizer and encoder are read."""
+        if self.text is None:
+            return None
+        how = self.tokenizer, self.embedding, self.text_length, self.vocabulary
+        return text_encoding(self.text, *how)
 
 
 def read_table(
@@ -81,7 +95,7 @@ def read_table(
     label = label or "label"
     values = task == "regression"
     texts = [name for name in (None if values else label, node) if name is not None]
-    texts += [each.name for each in encoding.columns if each.categories] if encoding else []
+    texts += as_written(encoding) if encoding else [table.text] if table.text else []
     opened = open_table(path, table, texts)
     name = path.name.removesuffix(".gz").rpartition(".")[0]
     return pool_of_table(opened, name, path.name, task, label, node, features, table, encoding)
@@ -98,9 +112,14 @@ def read_inputs(path: Path, encoding: Encoding, table: TableSettings = TableSett
         encoding: of the model.
         table: `delimiter` and `decimal`.
     """
-    texts = [each.name for each in encoding.columns if each.categories]
-    opened = open_table(path, table, texts)
+    opened = open_table(path, table, as_written(encoding))
     return inputs_of_table(opened, encoding)
+
+
+def as_written(encoding: Encoding) -> list[str]:
+    """Columns of which an encoding wants the texts as they are."""
+    texts = [] if encoding.text is None else [encoding.text.column]
+    return texts + [each.name for each in encoding.columns if each.categories]
 
 
 def inputs_of_frame(table: Table, encoding: Encoding) -> Array:
@@ -213,7 +232,10 @@ def pool_of_table(
     for column in settings.drop:
         if column not in table.names:
             faults.add(f"it has no column {column!r} to drop", nearest(column, table.names))
-    if encoding is None:
+    if encoding is None and settings.text is not None:
+        ignored = tuple(each for each in table.names if each != settings.text)
+        encoding = Encoding((), settings.missing, (), ignored, label, node, settings.texts)
+    elif encoding is None:
         taken = [*own.values(), *settings.drop]
         encoding = chosen_encoding(table, taken, features, settings, faults, notes, node is None)
         encoding = replace(encoding, label=label, node=node)
