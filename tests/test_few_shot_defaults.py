@@ -80,7 +80,7 @@ class TestTurnedClasses:
         )
         assert wide.turns(episodes.task) == 0
         assert square.turns(replace(episodes.task, local_labels=False)) == 0
-        with pytest.raises(FedmetaError, match="only square images can be turned"):
+        with pytest.raises(FedmetaError, match="only square images turn"):
             Augmentation(turn_classes=True).check((1, 4, 5), "x")
 
 
