@@ -1,4 +1,4 @@
-"""examples/own_model.py and examples/own_data.py run as they are, and adapting helps."""
+"""The examples of one file run as they are, and adapting helps."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def test_it_runs_and_learns(name: str, capsys: pytest.CaptureFixture[str]) -> No
     before, after = (float(each) for each in re.findall(r"([\d.]+) %", capsys.readouterr().out))
     assert after >= before
     assert after > 75
+
+
+def test_lora_moves_a_small_part_and_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "lora_transformer.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    sent, whole = re.findall(r"[\d,]+(?= of|  ?parameters)", told)[:2]
+    assert int(sent) < int(whole.replace(",", "")) / 10
+    before, after = (float(each) for each in re.findall(r"([\d.]+) %", told))
+    assert after > before
 
 
 def test_the_model_serves_the_command_line() -> None:

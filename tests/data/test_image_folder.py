@@ -9,7 +9,7 @@ from fedmeta.data.readers.image_folder import read_image_folder
 
 
 def save(path, colour, size=(5, 4), mode="RGB"):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     Image.new(mode, size, colour).save(path)
 
 
@@ -23,6 +23,19 @@ def test_folders_are_classes(tmp_path):
     assert pool.inputs.shape == (3, 3, 4, 5)
     assert pool.inputs[:, :, 0, 0].tolist() == [[7, 7, 7], [4, 5, 6], [1, 2, 3]]
     assert (pool.labels.tolist(), pool.class_names) == ([0, 0, 1], ("cat", "dog"))
+
+
+def test_groups_of_classes(tmp_path):
+    """Alphabets of characters: both have an "alpha", which are two classes."""
+    save(tmp_path / "Greek" / "alpha" / "1.png", 255, mode="1")
+    save(tmp_path / "Cyrillic" / "alpha" / "1.png", 0, mode="1")
+    save(tmp_path / "Cyrillic" / "beta" / "1.png", 255, mode="1")
+    pool = read_image_folder(tmp_path)
+    assert pool.class_names == ("Cyrillic/alpha", "Cyrillic/beta", "Greek/alpha")
+    assert pool.inputs[:, 0, 0, 0].tolist() == [0, 255, 255]
+    (tmp_path / "Greek" / "beta").mkdir()
+    with pytest.raises(DataError, match=r"Greek/beta has no images"):
+        read_image_folder(tmp_path)
 
 
 def test_grey_images_have_one_channel(tmp_path):

@@ -25,6 +25,7 @@ class Animal(NamedTuple):
         values: whether it predicts values.
         dtype: of the samples as they are given.
         loss: what training takes for one.
+        inputs: names of several of that shape; none: there is one.
     """
 
     make: Callable[[], nn.Module]
@@ -34,6 +35,7 @@ class Animal(NamedTuple):
     values: bool = False
     dtype: type[np.generic] = np.float32
     loss: Any = "auto"
+    inputs: tuple[str, ...] = ()
 
     def federation(self) -> Federation:
         """Eight nodes of twelve samples."""
@@ -41,6 +43,9 @@ class Animal(NamedTuple):
         size = (96, *self.shape)
         x = draw.integers(self.tokens, size=size) if self.tokens else draw.normal(size=size)
         node = np.arange(96) // 12
+        if self.inputs:
+            several = {name: draw.normal(size=size).astype(self.dtype) for name in self.inputs}
+            return federate(several, np.arange(96) % self.outputs, node)
         if self.values:
             y = draw.normal(size=(96, self.outputs))
             return federate(x.astype(self.dtype), y, node, task="regression")
@@ -476,12 +481,11 @@ REFUSED: dict[str, tuple[Animal, str]] = {
         ),
         "'w' of .* is complex.*view_as_complex",
     ),
-    "lazy": (Animal(lambda: nn.LazyLinear(3), (4,)), "no shape yet.*run the model once"),
     "no tensor": (
         Animal(lambda: Calling(lambda _me, _x: "no", head=nn.Linear(4, 3)), (4,)),
         "returns str.*return a tensor",
     ),
-    "two inputs": (
+    "two inputs, given one": (
         Animal(lambda: nn.Bilinear(4, 4, 3), (4,)),
         "fails on samples of shape",
     ),

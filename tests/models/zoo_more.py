@@ -1,4 +1,4 @@
-"""Further networks as people bring them, and where each of the kinds that are asked after stands."""
+"""Further networks as people bring them, and a list of all kinds with where each stands."""
 
 from __future__ import annotations
 
@@ -169,14 +169,10 @@ TOKENS: dict[str, Any] = {"shape": (5,), "tokens": 20, "dtype": np.int64}
 MORE: dict[str, Animal] = {
     "ResNet-18, GroupNorm": Animal(lambda: resnet18(batch=False), (3, 16, 16)),
     "ResNet-18, frozen BatchNorm": Animal(lambda: freeze_norms(resnet18(batch=True)), (3, 16, 16)),
-    "variable length, packed": Animal(
-        lambda: embedded(packed, body=nn.LSTM(6, 6, batch_first=True)), **TOKENS
-    ),
     "weight_norm, old hook": Animal(old_weight_norm, (4,)),
     "multi-label": Animal(lambda: mlp(4, 8, 3), (4,), values=True, loss=own_labels),
     "quantile loss": Animal(lambda: mlp(4, 8, 3), (4,), values=True, loss=pinball),
     "compiled": Animal(lambda: torch.compile(mlp(4, 8, 3)), (4,)),
-    "scripted": Animal(scripted, (4,)),
     "10,000 classes": Animal(lambda: nn.Sequential(nn.Linear(4, 10_000)), (4,)),
     "if on data": Animal(lambda: Calling(branches, head=nn.Linear(4, 3)), (4,)),
     "writes into rows of zeros": Animal(lambda: Calling(writes_rows, head=nn.Linear(4, 3)), (4,)),
@@ -242,11 +238,16 @@ if importlib.util.find_spec("transformers") is not None:
         MORE["BERT with LoRA of peft"] = Animal(adapted_bert, **TOKENS)
 
 MORE_REFUSED: dict[str, tuple[Animal, str]] = {
+    "variable length, packed": (
+        Animal(lambda: embedded(packed, body=nn.LSTM(6, 6, batch_first=True)), **TOKENS),
+        "packed sequences.*mask what is padding",
+    ),
+    "scripted": (Animal(scripted, (4,)), "is a ScriptModule.*the nn.Module that it was"),
     "ResNet-18, BatchNorm": (
         Animal(lambda: resnet18(batch=True), (3, 16, 16)),
         r"BatchNorm2d.*freeze_norms",
     ),
-    "running mean": (Animal(Running, (4,)), "writes into its buffer 'mean'"),
+    "running mean": (Animal(Running, (4,)), "changes with the other samples of its batch"),
     "spectral_norm": (
         Animal(
             lambda: nn.Sequential(
@@ -257,3 +258,111 @@ MORE_REFUSED: dict[str, tuple[Animal, str]] = {
         "writes into its buffer",
     ),
 }
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = mlp(4, 8, 6), nn.Linear(6, 3)
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return self.head((self.body(x1) - self.body(x2)).abs())
+
+
+class OneMapping(TwoInputs):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+        return super().forward(batch["x1"], batch["x2"])
+
+
+NAMED: dict[str, Animal] = {
+    "two inputs": Animal(TwoInputs, (4,), inputs=("x1", "x2")),
+    "mapping of inputs": Animal(OneMapping, (4,), inputs=("x1", "x2")),
+}
+
+KINDS = {
+    "MLP": "perceptron",
+    "CNN GroupNorm": "CNN with GroupNorm",
+    "CNN LayerNorm": "CNN with LayerNorm",
+    "depthwise separable": "depthwise separable",
+    "dilated conv": "dilated",
+    "transposed conv": "transposed",
+    "Conv1d": "Conv1d",
+    "Conv3d": "Conv3d",
+    "ResNet blocks GroupNorm": "residual, GroupNorm",
+    "ResNet blocks InstanceNorm": "residual, InstanceNorm",
+    "ResNet18 BatchNorm": "ResNet-18, BatchNorm",
+    "ResNet18 GroupNorm": "ResNet-18, GroupNorm",
+    "LSTM": "LSTM",
+    "LSTM 2-layer bidirectional": "LSTM, two layers, both ways",
+    "GRU": "GRU",
+    "RNN": "RNN",
+    "LSTM dropout=0.2": "LSTM with dropout",
+    "Embedding, ints, as is": "embedding",
+    "Embedding, x.long(), default scaling": "embedding, x.long()",
+    "Embedding, x.long(), scaling none": "embedding, x.long(), scaling none",
+    "Embedding, uint8 tokens, scaling none": "embedding, bytes, scaling none",
+    "Embedding + GRU": "embedding and GRU",
+    "variable length, masked": "variable length, masked",
+    "variable length, packed": "variable length, packed",
+    "TransformerEncoderLayer dropout=0.1": "encoder layer with dropout",
+    "TransformerEncoderLayer dropout=0": "encoder layer",
+    "MultiheadAttention": "multi-head attention",
+    "scaled_dot_product_attention": "scaled dot product attention",
+    "small ViT": "vision transformer",
+    "HF BERT, as is": "BERT, as it is",
+    "HF BERT, wrapped, default dropout": "BERT, wrapped, default dropout",
+    "HF BERT, wrapped, dropout 0": "BERT, wrapped, no dropout",
+    "HF DistilBERT, wrapped, dropout 0": "DistilBERT, wrapped",
+    "LoRA (peft) on BERT": "BERT with LoRA of peft",
+    "frozen backbone": "frozen backbone",
+    "frozen backbone, no_grad": "frozen backbone, no_grad",
+    "frozen backbone with BatchNorm in eval": "frozen backbone, BatchNorm and dropout",
+    "tied hidden layers": "tied hidden layers",
+    "tied embedding and output (LM)": "tied language model",
+    "Dropout": "dropout",
+    "F.dropout": "functional dropout",
+    "Bilinear": "bilinear",
+    "weight_norm parametrization": "weight_norm",
+    "weight_norm, old hook": "weight_norm, old hook",
+    "spectral_norm parametrization": "spectral_norm",
+    "two inputs forward(x1, x2)": "two inputs",
+    "dict input": "mapping of inputs",
+    "dict output": "dict output",
+    "tuple output": "tuple output",
+    "multi-label BCE": "multi-label",
+    "vector regression": "vector regression",
+    "float64 model": "float64 model",
+    "float64 execution": "perceptron",
+    "bf16 model": "bf16 model",
+    "bf16 precision": "perceptron, bf16 precision",
+    "bf16 precision, Embedding": "embedding, bf16 precision",
+    "complex weights": "complex weights",
+    "FFT features": "Fourier features",
+    "buffers: counter in forward": "buffer written",
+    "buffers: running mean": "running mean",
+    "torch.compile'd": "compiled",
+    "ScriptModule": "scripted",
+    "10k classes": "10,000 classes",
+    "head declared first": "head declared first",
+    "if on data": "if on data",
+    "writes into zeros()": "writes into rows of zeros",
+    "hard routing (x[mask])": "hard routing",
+    "single Parameter model": "single parameter",
+    "Lazy layers": "lazy layers",
+    "DataParallel": "data parallel",
+    "softmax at the end": "softmax at the end",
+    # Twelve more.
+    "MobileNetV3": "MobileNet block",
+    "ConvNeXt block": "ConvNeXt block",
+    "MLP-Mixer": "mixer",
+    "Perceiver cross-attention": "Perceiver",
+    "U-Net": "U-Net",
+    "temporal convolution": "temporal convolution",
+    "Mamba-like scan": "state-space scan",
+    "mixture of experts": "mixture of experts",
+    "Siamese": "siamese",
+    "CLIP-like head": "cosine head",
+    "tabular embedding net": "tabular embeddings",
+    "quantile regression": "quantile loss",
+}
+"""What people ask after, by what it is called here."""

@@ -57,7 +57,7 @@ def as_begun(settings: Mapping[str, Any], algorithm: str) -> Table:
         {'inner': {'steps': 5}}
     """
     changed = {
-        "data": ("classes_per_node",),
+        "data": ("classes_per_node", "queries", "scaling"),
         "model": ("hidden",),
         "algorithm": ("resplit", "inner", "server", "first_penalty", "longest_step", "averaging"),
         "augmentation": ("rename_labels", "turn_classes", "flip", "shift"),

@@ -29,8 +29,8 @@ def turned(data: NodeData, classes: int, key: Tensor) -> NodeData:
         >>> image = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
         >>> one = Samples(image, torch.tensor([0]), torch.ones(1))
         >>> turned(NodeData(one, one), 1, randomness.key(1)).query.inputs.squeeze()
-        tensor([[0., 0.],
-                [1., 0.]])
+        tensor([[0., 1.],
+                [0., 0.]])
     """
     draw = (8 * randomness.uniform(key, classes)).to(torch.int64).clamp(max=7)
     return NodeData(*(part._replace(inputs=_in(part.inputs, draw[part.labels])) for part in data))

@@ -125,7 +125,7 @@ class Augmentation:
         square = len(shape) == 3 and shape[1] == shape[2]
         if self.turn_classes is True and not square:
             raise DataError(
-                f"samples of {name} have shape {tuple(shape)}, but only square images can be turned",
+                f"samples of {name} have shape {tuple(shape)}, but only square images turn",
                 "leave augmentation.turn_classes out",
             )
         if not self.active:

@@ -167,7 +167,7 @@ def sums_of(inputs: Array, positions: Positions, kind: ScalingKind) -> Sums:
 
 def fit_scaling(
     federation: Federation,
-    kind: ScalingKind = "per-feature",
+    kind: ScalingKind | None = None,
     over: ScalingBasis = "sources",
     floor: float = 0.05,
     labels: LabelScaling = "standard",
@@ -176,7 +176,8 @@ def fit_scaling(
 
     Args:
         federation: the data.
-        kind: "per-feature", "per-channel", or "none": bytes / 255, floats as they are.
+        kind: "per-feature", "per-channel", or "none": bytes / 255, floats as they are. None: per
+            channel where class numbers are local to a node, as in episodes, else per feature.
         over: the samples of the "sources", or the whole "pool", which looks at target and unused
             samples too (the authors' code).
         floor: smallest deviation that bytes are divided by, as a share of 255; 0: none. Floats
@@ -196,6 +197,8 @@ def fit_scaling(
         ([30.0], [20.0])
     """
     inputs, sums = federation.inputs, None
+    if kind is None:
+        kind = "per-channel" if federation.task.local_labels else "per-feature"
     if kind != "none":
         positions = np.arange(len(inputs)) if over == "pool" else _held(federation)
         single = federation.parts is None

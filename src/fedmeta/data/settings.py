@@ -65,7 +65,8 @@ class DataSettings:
         label: name of the label column or array. None: "label" in tables, "y" in .npz files.
         node: name of the column or array that says whose sample it is.
         scaling: what inputs are centred and divided by: mean and deviation "per-feature" or
-            "per-channel" (the first axis of a sample), or "none" (bytes are divided by 255).
+            "per-channel" (the first axis of a sample), or "none" (bytes are divided by 255). None:
+            "per-channel" in episodes, whose images are turned in training, else "per-feature".
         scaling_from: the samples that mean and deviation come from: those of the "sources", or
             the whole "pool" as in the authors' code, which looks at target and unused samples too.
         scaling_floor: smallest deviation that byte inputs are divided by, as a share of 255; 0
@@ -120,7 +121,7 @@ class DataSettings:
     task: TaskKind | None = None
     label: str | None = None
     node: str | None = None
-    scaling: ScalingKind = "per-feature"
+    scaling: ScalingKind | None = None
     scaling_from: ScalingBasis = "sources"
     scaling_floor: float = 0.05
     label_scaling: LabelScaling = "standard"
@@ -144,7 +145,7 @@ class DataSettings:
             fits = left_open or (isinstance(value, str) and value != "")
             require(fits, name, value, "a text that is not empty")
         for name, kind in _CHOICES.items():
-            left_open = getattr(self, name) is None and name in ("partition", "task")
+            left_open = getattr(self, name) is None and name in ("partition", "task", "scaling")
             if not left_open:
                 require_choice(name, getattr(self, name), get_args(kind))
         for name in ("nodes", "shots", "max_categories", "text_length"):
@@ -178,6 +179,13 @@ class DataSettings:
     def classes_of_a_node(self) -> int:
         """`classes_per_node`, filled in where it was left open; episodes may take more."""
         return 2 if self.classes_per_node is None else self.classes_per_node
+
+    @property
+    def scaling_kind(self) -> ScalingKind:
+        """`scaling`, filled in where it was left open."""
+        if self.scaling is not None:
+            return self.scaling
+        return "per-channel" if self.resolved().partition == "episodes" else "per-feature"
 
     @property
     def table(self) -> TableSettings:

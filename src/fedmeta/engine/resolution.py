@@ -268,6 +268,12 @@ def _explained(algorithm: Algorithm) -> Iterator[None]:
         if out_of_memory(error):
             raise
         first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        if "data pointer" in first:  # what hands numbers to code that autograd does not see
+            raise ModelError(
+                "the model takes numbers out of a tensor (packed sequences, numpy), where "
+                "gradients of gradients cannot follow",
+                "mask what is padding instead of packing, and stay with tensors",
+            ) from error
         raise ModelError(
             f"this model cannot be trained by {algorithm.name}: {first}",
             "use layers that can be differentiated twice, or an algorithm without curvature "

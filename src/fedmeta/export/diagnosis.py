@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedmeta.core.errors import MissingExtraError, ModelError
 from fedmeta.core.tree import Tree
 from fedmeta.export.graph import Graph
+from fedmeta.export.lengths import open_lengths
 from fedmeta.models.functional import functionalise
 from fedmeta.models.meta_model import MetaModel
 
@@ -19,7 +20,8 @@ from fedmeta.models.meta_model import MetaModel
 def translated(model: MetaModel, graph: Graph) -> Any:
     """A model's graph as an `onnx.ModelProto`, or an error that names the layer it fails at."""
     try:
-        return graph.translated()
+        with open_lengths(model.network.inference):
+            return graph.translated()
     except MissingExtraError:
         raise
     except Exception as error:  # the tracer and the exporter raise whatever they like

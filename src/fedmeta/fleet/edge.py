@@ -128,9 +128,9 @@ def introduce(home: Path, question: Message) -> Message:
             "label_total": torch.from_numpy(values.total),
             "label_squares": torch.from_numpy(values.squares),
         }
-    if data.scaling != "none":
+    if data.scaling_kind != "none":
         held = [part for node in federation.nodes for part in (node.support, node.query)]
-        sums = sums_of(federation.inputs, np.concatenate(held), data.scaling)
+        sums = sums_of(federation.inputs, np.concatenate(held), data.scaling_kind)
         facts["count"] = sums.count
         tensors |= {
             "total": torch.from_numpy(sums.total),

@@ -102,7 +102,7 @@ def check_introduction(
     """
     facts = introduction.facts
     values = isinstance(facts.get("task"), dict) and facts["task"].get("kind") == "regression"
-    inputs, labels = data.scaling != "none", values and data.label_scaling != "none"
+    inputs, labels = data.scaling_kind != "none", values and data.label_scaling != "none"
     rules: dict[str, Rule] = {
         "name": _edge_name,
         "nodes": lambda it: _list_of(it, _NAMES, lambda node: _node(node, limits)) and len(it) > 0,
@@ -127,7 +127,7 @@ def check_introduction(
         f"they have {samples} samples, and max_edge_samples is {limits.edge}",
     )
     shape, outputs = tuple(facts["shape"]), facts["task"]["outputs"]
-    of_inputs = (shape[0], *[1] * (len(shape) - 1)) if data.scaling == "per-channel" else shape
+    of_inputs = (shape[0], *[1] * (len(shape) - 1)) if data.scaling_kind == "per-channel" else shape
     wanted: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     if inputs:
         wanted |= dict.fromkeys(("total", "squares"), (of_inputs, torch.float64))

@@ -245,7 +245,7 @@ def first_roster(
             left_out[address] = error.problem
     values = task.kind == "regression" and settings.label_scaling != "none"
     scaling = scaling_from(
-        _added(fitting) if settings.scaling != "none" else None,
+        _added(fitting) if settings.scaling_kind != "none" else None,
         common.pixels,
         settings.scaling_floor,
         _added(fitting, "label_") if values else None,

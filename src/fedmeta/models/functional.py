@@ -142,6 +142,11 @@ def functionalise(model: nn.Module, parts: InputParts | None = None) -> Function
     check_norms(model)
     for name, layer in model.named_modules():
         place = f"layer {name!r} ({type(layer).__name__})"
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ModelError(
+                f"{place if name else 'the model'} is a ScriptModule with weights of its own",
+                "give the nn.Module that it was scripted from",
+            )
         if isinstance(layer, _UNKEYED_DROPOUT):
             raise ModelError(f"{place} is not supported", "use nn.Dropout instead")
         for own, tensor in layer.named_parameters(recurse=False):
@@ -180,14 +185,14 @@ def initialised(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     """
     if any(isinstance(each, nn.UninitializedParameter) for each in model.parameters()):
         training = model.training
-        with torch.no_grad(), suppress(Exception):  # what is amiss is told when samples are tried
+        with torch.no_grad(), suppress(Exception):  # what is amiss shows on samples
             model.eval()(torch.zeros(1, *shape))
         model.train(training)
     return model
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """What is inside of `torch.compile` and `nn.DataParallel`: nodes are computed in our own way."""
+    """What is inside of `torch.compile` and `nn.DataParallel`: nodes are computed our own way."""
     while True:
         inside = getattr(model, "_orig_mod", None)
         if isinstance(model, nn.DataParallel):

@@ -70,7 +70,7 @@ def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
             return tokens
     if data is None:
         return fit_scaling(federation)
-    how = data.scaling, data.scaling_from, data.scaling_floor, data.label_scaling
+    how = data.scaling_kind, data.scaling_from, data.scaling_floor, data.label_scaling
     return fit_scaling(federation, *how)
 
 
