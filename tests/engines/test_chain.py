@@ -74,7 +74,9 @@ def both(
     assert chain is not None
     theta = functional.theta
     if own:
-        theta = {n: torch.stack([leaf * (1 + i) for i in range(NODES)]) for n, leaf in theta.items()}
+        theta = {
+            n: torch.stack([leaf * (1 + i) for i in range(NODES)]) for n, leaf in theta.items()
+        }
     values = loss is squared_error
     data = NodeData(samples(SUPPORT, 1, values), samples(QUERY, 2, values))
     one = torch.ones(NODES, dtype=torch.float64)

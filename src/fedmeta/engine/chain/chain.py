@@ -166,9 +166,7 @@ class _Work:
         self.first_moving = self.moving.index(True)
         self.first_learned = learned.index(True)
 
-    def passes(
-        self, support: Samples, query: Samples
-    ) -> tuple[_Pass, _Pass, list[Tensor | None]]:
+    def passes(self, support: Samples, query: Samples) -> tuple[_Pass, _Pass, list[Tensor | None]]:
         """Support samples at θ, query samples at φ, and K_l of every layer that moves."""
         inputs, outputs = [support.inputs.flatten(2)], support.inputs
         for place in range(len(self.layers)):
@@ -198,7 +196,8 @@ class _Work:
             delta, own = after.deltas[place], before.deltas[place]
             arrived = self._by_inputs(place, delta)
             if self.weight_moves[place]:
-                assert delta is not None and own is not None
+                assert delta is not None
+                assert own is not None
                 pairs[place] = torch.bmm(delta, own.mT)
                 arrived = torch.baddbmm(
                     arrived, pairs[place], before.inputs[place], alpha=-self.alpha
@@ -226,7 +225,11 @@ class _Work:
         changes: list[Tensor | None] = [None]
         change: Tensor | None = None
         for place in range(len(self.layers)):
-            rise = None if changes[-1] is None else changes[-1] @ self.tensors[self.layers[place].weight].mT
+            rise = (
+                None
+                if changes[-1] is None
+                else changes[-1] @ self.tensors[self.layers[place].weight].mT
+            )
             gram, delta = grams[place], after.deltas[place]
             if gram is not None:
                 assert delta is not None
@@ -259,7 +262,9 @@ class _Work:
     def _sloped(self, done: _Pass, place: int, gradient: Tensor) -> Tensor:
         """A gradient by a_l (or a change of h_l) times f'_l."""
         activation = self.layers[place].activation
-        return gradient if activation is None else activation.slope(gradient, done.inputs[place + 1])
+        return (
+            gradient if activation is None else activation.slope(gradient, done.inputs[place + 1])
+        )
 
     def _turned(
         self, before: _Pass, changes: list[Tensor | None], place: int, arrived: Tensor
