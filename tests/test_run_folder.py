@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fedmeta.core.errors import RunFolderError
-from fedmeta.core.run_folder import RunFolder, difference, versions
+from fedmeta.core.run_folder import RunFolder, difference
+from fedmeta.core.versions import versions
 
 
 def folder(path: Path) -> RunFolder:

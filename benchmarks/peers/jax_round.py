@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.peers import Missing, Round, Theta, library
 from benchmarks.peers.jax_network import jax_network

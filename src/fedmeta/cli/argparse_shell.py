@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from fedmeta.cli.command import ABOUT, Command
 from fedmeta.core.errors import SettingError
-from fedmeta.core.run_folder import versions_line
+from fedmeta.core.versions import versions_line
 
 
 def run_argparse(commands: Sequence[Command], arguments: Sequence[str]) -> None:

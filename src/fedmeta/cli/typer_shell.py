@@ -9,7 +9,7 @@ import typer
 
 from fedmeta.cli.command import ABOUT, Command, Parameter, Values
 from fedmeta.core.errors import SettingError
-from fedmeta.core.run_folder import versions_line
+from fedmeta.core.versions import versions_line
 
 
 def run_typer(commands: Sequence[Command], arguments: Sequence[str]) -> None:

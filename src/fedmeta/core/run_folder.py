@@ -16,19 +16,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
-
-import numpy as np
-import safetensors
-import torch
 
 from fedmeta.core.errors import RunFolderError
 from fedmeta.core.input_files import read_regular
@@ -317,27 +311,6 @@ def difference(stored: Any, given: Any, where: str = "") -> str | None:
     if isinstance(stored, list | tuple) and isinstance(given, list | tuple):
         stored, given = list(stored), list(given)
     return None if stored == given else f"{where} was {stored!r} and is now {given!r}"
-
-
-def versions_line() -> str:
-    """The versions in one line, for --version."""
-    return "  ".join(f"{name} {number}" for name, number in versions().items())
-
-
-def versions() -> dict[str, str]:
-    """What a run was made with."""
-    try:
-        own = version("fedmeta")
-    except PackageNotFoundError:  # run from a source tree with PYTHONPATH=src
-        own = "source"
-    return {
-        "fedmeta": own,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "safetensors": safetensors.__version__,
-        "machine": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def _lock(file: IO[str], kind: int) -> bool:

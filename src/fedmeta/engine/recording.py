@@ -2,9 +2,9 @@
 
 On a GPU the recording is a CUDA graph: one launch instead of thousands. On a CPU it is the list of
 tensor operations that `make_fx` traced: no more passing through derivatives and batching rules, and
-it may run in several threads at once. TorchScript's interpreter runs that list, where it can: a
-third of Python's time for an operation, and threads do not wait for each other. Either way the same kernels run on the same numbers, so a
-replay gives the bits of a plain call.
+it may run in several threads at once. TorchScript's interpreter runs that list where it can: an
+operation costs it a third of what it costs Python, and threads do not wait for each other. Either
+way the same kernels run on the same numbers, so a replay gives the bits of a plain call.
 
 Functions must be pure: what they compute may depend on the arguments' values through tensor
 operations only. One that asks for a value in Python (`if loss > 1`, `.item()`) cannot be recorded
@@ -27,6 +27,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from fedmeta.core.nesting import put_together, taken_apart
 from fedmeta.core.tree import copy_into
 
 _CALLS = 2  # plain calls on a GPU before a recording is made
@@ -76,10 +77,10 @@ class Recorder:
 
     def ready(self, *arguments: Any) -> Ready:
         """The recording for arguments of these shapes, made if it is time; or the function."""
-        leaves, structure = pytree.tree_flatten(arguments)
+        leaves, form = taken_apart(arguments)
         # Strides too: kernels are chosen by them, and a recording is of certain kernels.
         shapes = tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
-        key = (repr(structure), shapes)
+        key = (form, shapes)
         if key in self._recorded:
             return self._recorded[key]
         on_gpu = bool(leaves) and leaves[0].is_cuda
@@ -115,11 +116,11 @@ class Recorder:
 
 def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
     """The tensor operations of a call, as a function of their own."""
-    leaves, structure = pytree.tree_flatten(arguments)
+    leaves, structure = taken_apart(arguments)
     outputs: list[Any] = []
 
     def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
-        results, form = pytree.tree_flatten(function(*pytree.tree_unflatten(inputs, structure)))
+        results, form = taken_apart(function(*put_together(structure, inputs)))
         outputs[:] = [form]
         return tuple(results)
 
@@ -128,13 +129,15 @@ def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
     operations = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
         *(leaf.detach() for leaf in leaves)
     )
+    operations.graph.eliminate_dead_code()  # such as keys of draws that nobody makes
+    operations.recompile()
     form, run = outputs[0], _interpreted(operations, leaves)
 
     def replay(*arguments: Any) -> Any:
         # As they were written down: nothing is fused or rearranged, which would change last bits.
         with torch.no_grad(), torch.jit.optimized_execution(False):
-            results = run(*pytree.tree_leaves(arguments))
-        return pytree.tree_unflatten(results, form)
+            results = run(*taken_apart(arguments)[0])
+        return put_together(form, results)
 
     return Ready(replay, concurrent=True)
 

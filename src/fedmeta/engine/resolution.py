@@ -37,9 +37,9 @@ from fedmeta.uplink.uplink import Uplink
 
 _LOOP_PARAMETERS = 500_000  # above, a node's products fill a CPU by themselves
 _PROCESS = GIB // 2  # the interpreter and torch's libraries
-# Working memory of a chunk on a CPU, and from where on there is enough of it for all threads: larger
-# chunks wait for main memory, smaller ones for Python. In closed form a node takes a tenth of the
-# operations, and a chunk stays in the cache of one core.
+# Working memory of a chunk on a CPU, and from where on there is enough of it for all threads.
+# Larger chunks wait for main memory, smaller ones for Python. In closed form a node takes a tenth
+# of the operations, and a chunk stays in the cache of one core.
 _CACHE, _SHARED = 384 * 2**20, 48 * 2**20
 _CLOSED_CACHE, _CLOSED_SHARED = 16 * 2**20, 8 * 2**20
 

@@ -12,7 +12,8 @@ from fedmeta.algorithms.algorithm import Algorithm, PlatformState
 from fedmeta.core import tree
 from fedmeta.core.calibration import Calibration
 from fedmeta.core.errors import DivergedError
-from fedmeta.core.run_folder import Record, RunFolder, versions
+from fedmeta.core.run_folder import Record, RunFolder
+from fedmeta.core.versions import versions
 from fedmeta.data.federation import Federation
 from fedmeta.evaluation.baseline import baseline
 from fedmeta.evaluation.calibrating import calibrate

@@ -196,7 +196,8 @@ class _Work:
             delta, own = after.deltas[place], before.deltas[place]
             arrived = self._by_inputs(place, delta)
             if self.weight_moves[place]:
-                assert delta is not None and own is not None
+                assert delta is not None
+                assert own is not None
                 pairs[place] = torch.bmm(delta, own.mT)
                 arrived = torch.baddbmm(
                     arrived, pairs[place], before.inputs[place], alpha=-self.alpha

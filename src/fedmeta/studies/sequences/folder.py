@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.core.errors import RunFolderError
-from fedmeta.core.run_folder import versions
 from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import read_json, seal, unseal, write_json, writing
+from fedmeta.core.versions import versions
 from fedmeta.studies.sequences.declaration import TaskSequence, sequence_from
 from fedmeta.studies.sequences.gating import gate_summary
 from fedmeta.studies.sequences.measures import Repeat, mean_matrix, measured
