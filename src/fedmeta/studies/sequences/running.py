@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
