@@ -27,7 +27,7 @@ from fedmeta.priors import (
     load_prior,
     regularizer,
 )
-from fedmeta.priors.importance import importance_file
+from fedmeta.priors.importance import UNIT, importance_file
 from fedmeta.training.run_importance import store_importance
 from prior.conftest import task_table, trained
 
@@ -250,3 +250,29 @@ def test_data_of_another_shape(tasks: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "wide.npz", x=np.zeros((3, 7)))
     with pytest.raises(DataError, match=r"samples have shape \(7,\)"):
         load_prior(PriorSettings("early", 1.0, "outputs", data=str(tmp_path / "wide.npz")))
+
+
+def test_auto_takes_what_is_there(tasks: Path, importances: None, tmp_path: Path) -> None:
+    """Outputs with data, a normalised Fisher with an importance, else the plain distance."""
+    (tmp_path / "bare.safetensors").write_bytes(Path("early/model.safetensors").read_bytes())
+    bare = PriorSettings(str(tmp_path / "bare.safetensors"))
+    weighed = PriorSettings("early")
+    taught = PriorSettings("early", data="unlabelled.npz")
+    kinds = [each.divergence for each in (bare, weighed, taught)]
+    assert kinds == ["euclidean", "fisher", "outputs"]
+    assert [each.known_strength for each in (bare, weighed, taught)] == [None, UNIT, 1.0]
+    assert (taught.teaches, weighed.teaches) == (True, False)
+    prior = load_prior(weighed)
+    assert isinstance(prior, SquaredMahalanobis)
+    assert prior.strength == UNIT
+    mean = sum(float(leaf.sum()) for leaf in prior.importance.values())
+    assert mean / sum(leaf.numel() for leaf in prior.importance.values()) == pytest.approx(0.5)
+    assert isinstance(load_prior(bare), SquaredEuclidean)
+
+
+def test_a_known_strength_is_trained_for_once(tasks: Path, importances: None) -> None:
+    run = trained(init="early", prior={"model": "early"})
+    assert run.summary["settings"]["prior"]["strength"] == UNIT
+    given = trained(init="early", prior={"model": "early", "strength": UNIT})
+    for name, leaf in run.meta_model.theta.items():
+        assert torch.equal(leaf, given.meta_model.theta[name])

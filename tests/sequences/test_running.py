@@ -11,10 +11,13 @@ import torch
 
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.storage import read_tensors
+from fedmeta.priors import OutputKL, SquaredMahalanobis
+from fedmeta.priors.importance import UNIT
 from fedmeta.studies.sequences import TaskSequence, running
 from fedmeta.studies.sequences.carrying import Past, next_task, shared_network, start
 from fedmeta.studies.sequences.declaration import sequence_from
 from fedmeta.studies.sequences.drawing import draw
+from fedmeta.studies.sequences.gating import gate_summary
 from fedmeta.studies.sequences.isolation import body, head
 from fedmeta.studies.sequences.running import run_sequence
 from fedmeta.training.callbacks import Callback
@@ -205,3 +208,48 @@ def test_outputs_need_samples_of_nobody(tmp_path: Path) -> None:
     table = {"tasks": tasks, "settings": settings, "method": "outputs"}
     with pytest.raises(DataError, match="the platform has no samples"):
         run_sequence(sequence_from(table, "people"))
+
+
+def test_auto_holds_outputs_where_the_platform_has_samples_and_else_parameters() -> None:
+    """λ grows with the tasks behind; a normalised diagonal counts every task alike."""
+    sequence, pasts = learned("auto", [0])
+    past = pasts[0]
+    held = next_task(sequence, 2, 0, past, None).spec.algorithm.prior
+    assert isinstance(held, OutputKL)
+    assert held.strength == 2.0  # two tasks behind
+    bare = replace(past, drawn=replace(past.drawn, platform=[np.zeros(0, np.int64)] * 3))
+    held = next_task(sequence, 2, 0, bare, None).spec.algorithm.prior
+    assert isinstance(held, SquaredMahalanobis)
+    assert held.strength == UNIT
+    total = sum(float(leaf.sum()) for leaf in held.importance.values())
+    entries = sum(leaf.numel() for leaf in held.importance.values())
+    assert total / entries == pytest.approx(2 * 0.5, rel=1e-5)  # ½ (F̂₁ + F̂₂)
+    assert len(bare.fishers) == 2
+    twice = next_task(sequence.using("auto", 2.0), 2, 0, past, None).spec.algorithm.prior
+    assert twice is not None
+    assert twice.strength == 4.0
+
+
+def test_the_gate_speaks_after_every_task() -> None:
+    """Of the model before and after, on every earlier task; the verdicts are those of the rule."""
+    few = small()
+    more = {**few.settings, "data": {**few.settings["data"], "nodes": 15}}
+    (found,) = run_sequence(replace(few, settings=more), [0])
+    gate = found["gate"]
+    assert [len(update) for update in gate] == [1, 2]
+    accuracy = found["precise"]
+    for number, update in enumerate(gate, start=1):
+        for task, verdict in enumerate(update):
+            fall = 100 * (accuracy[number][task] - accuracy[number + 1][task])
+            assert verdict["fall"] == pytest.approx(fall, abs=1e-3)
+            assert verdict["against"] == f"the model after {['0-1', '2-3'][number - 1]}"
+            assert verdict["limit"] == 1.0
+    summary = gate_summary([found])
+    assert summary is not None
+    blocked = sum(any(each["blocked"] for each in update) for update in gate)
+    assert (summary["updates"], summary["blocked"]) == (2, blocked)
+
+
+def test_the_gate_says_nothing_of_too_few_targets() -> None:
+    (found,) = run_sequence(small("none"), [0])  # one target in each task
+    assert found["gate"] == [[], []]

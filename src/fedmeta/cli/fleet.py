@@ -126,7 +126,7 @@ def _planned(values: Values) -> Path:
 
 def say_of_prior(settings: RunSpec, folder: Path) -> None:
     """Why it takes long before the first round, if it does."""
-    if settings.prior.ties and settings.prior.strength == "auto":
+    if settings.prior.ties and settings.prior.known_strength is None:
         say(f"λ is found first, by a run without the prior, in {folder}/fleet/pilot")
 
 

@@ -92,7 +92,7 @@ def run(values: Values) -> None:
             warnings.showwarning = _warn
             if settings.prior.ties and settings.prior.strength == "auto":
                 pilot = []
-                if bar and not settings.prior.teaches:
+                if bar and settings.prior.known_strength is None:
                     pilot = [bar(f"{settings.algorithm.name} without the prior")]
                 settings = with_strength(settings, federation, pilot)
                 # A resumed run goes on with this λ.

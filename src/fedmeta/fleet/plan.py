@@ -125,7 +125,7 @@ def carry_out(
         roster = roster if kept is None else replace(roster, scaling=kept)
         roster.save(place)
     found: Table = {}  # settings that were left open
-    if prior is not None and settings.prior.strength == "auto":
+    if prior is not None and settings.prior.known_strength is None:
         found = {"prior": {"strength": _strength(plan, prior, roster, folder, link)}}
         settings = RunSpec.from_dict(merged([plan.table, found]))
     begun = (folder / "settings.json").exists()
@@ -178,7 +178,7 @@ def check_fleet(fleet: FleetSettings, settings: RunSpec) -> None:
             "leave it out, or train in one process",
         )
     tied = settings.algorithm.prior is not None
-    asks = settings.importance == "fisher" or (tied and settings.prior.strength == "auto")
+    asks = settings.importance == "fisher" or (tied and settings.prior.known_strength is None)
     if asks and uplink.privacy.on:
         raise SettingError(
             "λ = auto and importance fisher ask nodes for sums without noise, but dp is asked for",

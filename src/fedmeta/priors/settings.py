@@ -28,9 +28,12 @@ from fedmeta.data.readers.table import is_table, read_inputs
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.models.teachers import GIVES, Gives, is_teacher, stored_teacher
-from fedmeta.priors.importance import importance_file, read_importance
+from fedmeta.priors.importance import UNIT, importance_file, normalised, read_importance
 from fedmeta.priors.registry import ON_OUTPUTS, WEIGHTED, regularizer, require_kind
 from fedmeta.priors.regularizer import Regularizer
+
+LIKE_THE_TASK = 1.0
+"""λ = "auto" where outputs are held: their KL has the unit of the loss already."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class PriorSettings:
             prior.
         strength: λ ≥ 0, or "auto", see `fedmeta.training.prior_strength`; 0 is no prior.
         kind: the divergence, see `fedmeta.priors.regularizer`; "auto": "outputs" where there are
-            data to compare outputs on, else "fisher" where the model has that importance, else
-            "euclidean".
+            data to compare outputs on, else "fisher", normalised, where the model has that
+            importance, else "euclidean".
         importance: file for the kinds "fisher" and "path"; None: the one in the run folder.
         data: unlabelled samples to compare outputs on: .npz (array x), .csv, .parquet, or a folder
             of images.
@@ -130,6 +133,15 @@ class PriorSettings:
         return "fisher" if known else "euclidean"
 
     @property
+    def known_strength(self) -> float | None:
+        """λ, where nothing has to be trained to find it; None: see `training.prior_strength`."""
+        if self.strength != "auto":
+            return float(self.strength)
+        if self.teaches:
+            return LIKE_THE_TASK
+        return UNIT if self.kind == "auto" and self.divergence == "fisher" else None
+
+    @property
     def teaches(self) -> bool:
         """Whether it pulls by its answers on the platform's samples alone."""
         return self.ties and self.divergence == "outputs" and self.data is not None
@@ -138,7 +150,7 @@ class PriorSettings:
 def load_prior(settings: PriorSettings, network: ModelSettings | None = None) -> Regularizer | None:
     """The regulariser that the settings ask for, from the files they name; None: none.
 
-    With strength "auto", whose λ depends on what it is trained on, it is D itself (λ = 1).
+    With strength "auto", where λ depends on what it is trained on, it is D itself (λ = 1).
 
     Args:
         settings: the table [prior].
@@ -149,10 +161,12 @@ def load_prior(settings: PriorSettings, network: ModelSettings | None = None) ->
         return None
     path, kind = Path(settings.model), settings.divergence
     theta = load_theta(path)
-    strength = 1.0 if settings.strength == "auto" else float(settings.strength)
+    known = settings.known_strength
+    strength = 1.0 if known is None else known
     importance = None
     if kind in WEIGHTED:
         importance = _importance(settings, kind, path, theta)
+        importance = normalised(importance) if settings.kind == "auto" else importance
     if settings.data is None:
         return regularizer(kind, strength, theta, importance)
     own = network if network is not None and is_code_name(network.name) else None

@@ -184,7 +184,7 @@ def jobs_together(requests: Sequence[RunRequest]) -> list[Job] | None:
         return None
     for each in requests:
         prior = each.spec.prior
-        if prior.ties and prior.strength == "auto":  # a λ for each
+        if prior.ties and prior.known_strength is None:  # a λ for each
             return None
         if prior.teaches:  # asked before each run, whose folder keeps what it said
             return None

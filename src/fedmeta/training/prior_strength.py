@@ -30,8 +30,6 @@ from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.priors import Regularizer
 
-LIKE_THE_TASK = 1.0
-"""λ = "auto" where outputs are held: their KL has the unit of the loss already."""
 _REMEDY = "give λ as a number, e.g. --prior-strength 0.1"
 
 

@@ -26,7 +26,6 @@ from fedmeta.models.networks import ModelSettings
 from fedmeta.models.teachers import Teacher, ask, open_teacher
 from fedmeta.priors import PriorSettings, TeacherKL, raw_samples
 from fedmeta.training.job import Job
-from fedmeta.training.prior_strength import LIKE_THE_TASK
 
 FILE = "teacher.safetensors"
 
@@ -57,9 +56,8 @@ def taught(job: Job, folder: Path | None = None, ranks: Ranks = Ranks()) -> Job:
         answers = _answers(settings, spec.model, raw, classes, folder)
     ranks.agree(answers)
     first = next(iter(job.model.theta.values()))
-    strength = LIKE_THE_TASK if settings.strength == "auto" else float(settings.strength)
     prior = TeacherKL(
-        strength,
+        settings.known_strength or 0.0,
         answers.to(first),
         job.model,
         job.scaling.apply(raw, first.dtype).to(first.device),

@@ -35,7 +35,7 @@ from fedmeta.training.callbacks import Callback, Callbacks, RoundFunction
 from fedmeta.training.ending import identify
 from fedmeta.training.job import Job, prepare
 from fedmeta.training.loop import Engine, RoundLoop
-from fedmeta.training.prior_strength import LIKE_THE_TASK, balanced
+from fedmeta.training.prior_strength import balanced
 from fedmeta.training.progress import asked
 from fedmeta.training.resume import check_same_run, labels_as_begun, stored_run
 from fedmeta.training.run import Run
@@ -261,13 +261,13 @@ def with_strength(
 ) -> RunSpec:
     """The spec with λ = "auto" replaced by a number, for which a run without it is trained.
 
-    See `fedmeta.training.prior_strength`. Where λ is a number already nothing changes. Answers are
-    held in the unit of the loss, so that λ = 1 weighs what was taught as much as the new task.
+    See `fedmeta.training.prior_strength`. Where λ is a number already nothing changes, and where it
+    is known beforehand (`PriorSettings.known_strength`) nothing is trained for it.
     """
     if not spec.prior.ties or spec.prior.strength != "auto":
         return spec
-    if spec.prior.teaches:
-        return replace(spec, prior=replace(spec.prior, strength=LIKE_THE_TASK))
+    if (known := spec.prior.known_strength) is not None:
+        return replace(spec, prior=replace(spec.prior, strength=known))
     prior: Any = tied(spec).algorithm.prior
     pilot = replace(
         spec.replaced(evaluate_every=0),
