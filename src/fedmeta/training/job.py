@@ -177,6 +177,8 @@ class Job:
             "features": list(self.federation.features),
             "run": run_id,
         }
+        if self.training.metric is not None:
+            about["metric"] = self.training.metric
         if self.federation.encoding is not None:
             about["encoding"] = self.federation.encoding.facts()
         loss = self.loss
