@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -10,6 +13,16 @@ import torch
 
 import fedmeta
 from fedmeta.core.errors import DataError, SettingError
+
+
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    """Samples one by one, without a length."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.pairs = list(zip(x, y, strict=True))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.pairs)
 
 
 def frame(rows: int = 120) -> pd.DataFrame:
@@ -43,6 +56,63 @@ def test_columns_go_by_their_names(model: fedmeta.MetaModel) -> None:
     assert torch.equal(model.predict(data), expected)  # what training ignored is ignored
     one, other = (model.adapt(each, data["state"]) for each in (x, backwards))
     assert torch.equal(one.predict(x), other.predict(x))
+
+
+def as_polars(table: pd.DataFrame) -> Any:
+    polars = pytest.importorskip("polars")
+    return polars.DataFrame({name: table[name].to_list() for name in table.columns})
+
+
+@pytest.mark.parametrize("kind", [as_polars, pa.Table.from_pandas], ids=["polars", "pyarrow"])
+def test_other_tables_are_as_good_as_pandas(kind: Any, model: fedmeta.MetaModel) -> None:
+    data = frame()
+    table, backwards = kind(data), kind(data[data.columns[::-1]])
+    federation, expected = (fedmeta.federate(each, "state", "device") for each in (table, data))
+    assert federation.inputs.tolist() == expected.inputs.tolist()
+    assert federation.labels.tolist() == expected.labels.tolist()
+    assert federation.features == expected.features
+    assert torch.equal(model.predict(backwards), model.predict(data))
+    assert model.classify(backwards) == model.classify(data)
+    adapted = [
+        model.adapt(table, table["state"]),
+        model.adapt(backwards, "state"),
+        model.adapt(data, data["state"]),
+    ]
+    assert len({tuple(each.predict(data)[:, 0].tolist()) for each in adapted}) == 1
+    gone = kind(data.drop(columns="noise"))
+    with pytest.raises(DataError, match="lacks 'noise', unlike the data"):
+        model.predict(gone)
+    with pytest.raises(DataError, match="no column 'stat': did you mean 'state'"):
+        model.adapt(table, "stat")
+
+
+def test_polars_gaps_and_lazy_frames(model: fedmeta.MetaModel) -> None:
+    polars = pytest.importorskip("polars")
+    data = as_polars(frame()).with_columns(polars.Series("level", [1, None] * 60))
+    federation = fedmeta.federate(data.lazy(), "state", "device", missing="mean")
+    assert "60 values missing in 60 rows ('level' 60)" in " ".join(federation.notes)
+    assert np.isfinite(federation.inputs).all()
+    with pytest.raises(DataError, match='say missing="mean"') as error:
+        fedmeta.federate(data, "state", "device")
+    assert "--" not in str(error.value)
+    coded = as_polars(frame()).with_columns(polars.col("mode").cast(polars.Categorical))
+    assert torch.equal(model.predict(coded), model.predict(frame()))
+
+
+def test_labels_by_their_column_are_classes_as_they_are_called() -> None:
+    numbers = frame().assign(state=lambda it: (it["heat"] > 0).astype(int))
+    run = fedmeta.train(
+        fedmeta.federate(numbers, "state", "device"), fedmeta.ModelSettings("linear"), rounds=2
+    )
+    assert run.meta_model.task.class_names == ("0", "1")
+    named = run.meta_model.adapt(numbers, "state")
+    assert torch.equal(
+        named.predict(numbers), run.meta_model.adapt(numbers, numbers["state"]).predict(numbers)
+    )
+    with pytest.raises(DataError, match="'state' has no value in 1 row"):
+        run.meta_model.adapt(numbers.assign(state=[None, *["1"] * 119]), "state")
+    with pytest.raises(DataError, match="the samples are no table"):
+        run.meta_model.adapt(np.zeros((2, 4)), "state")
 
 
 def test_columns_that_are_missing_or_unknown_are_named(model: fedmeta.MetaModel) -> None:
@@ -89,7 +159,32 @@ def test_clients_are_a_federation() -> None:
     assert again.inputs.tolist() == federation.inputs.tolist()
     assert again.labels.tolist() == federation.labels.tolist()
     assert len(fedmeta.federate(list(sets.values())).nodes) == 5
+    loaders = {name: torch.utils.data.DataLoader(each, 4, True) for name, each in sets.items()}
+    assert fedmeta.federate(loaders).inputs.tolist() == federation.inputs.tolist()
+    streams = {name: Stream(*pair) for name, pair in pairs.items()}
+    assert fedmeta.federate(streams).labels.tolist() == federation.labels.tolist()
     assert fedmeta.train(sets, fedmeta.ModelSettings("linear"), rounds=1).summary["rounds"] == 1
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [lambda table: table, as_polars, pa.Table.from_pandas],
+    ids=["pandas", "polars", "arrow"],
+)
+def test_clients_with_a_table_each(kind: Any) -> None:
+    data = frame()
+    clients = {name: kind(part.drop(columns="device")) for name, part in data.groupby("device")}
+    found, expected = fedmeta.federate(clients, "state"), fedmeta.federate(data, "state", "device")
+    assert sorted(node.name for node in found.nodes) == sorted(n.name for n in expected.nodes)
+    assert sorted(found.inputs.tolist()) == sorted(expected.inputs.tolist())
+    first = next(iter(clients))
+    with pytest.raises(SettingError, match="y names no column of them"):
+        fedmeta.federate(clients)
+    odd = {**clients, "new": kind(data.drop(columns=["device", "mode"]))}
+    with pytest.raises(DataError, match=r"client 'new' has no table like .*'mode'\)"):
+        fedmeta.federate(odd, "state")
+    with pytest.raises(DataError, match="no table like"):
+        fedmeta.federate({first: clients[first], "b": (np.zeros((2, 1)), [0, 1])}, "state")
 
 
 @pytest.mark.parametrize(
@@ -97,6 +192,7 @@ def test_clients_are_a_federation() -> None:
     [
         ({}, "no clients"),
         ({"a": 3}, "client 'a' is a int"),
+        ({"a": torch.utils.data.TensorDataset(torch.zeros(4, 2))}, "client 'a' are no pairs"),
         ({"a": (np.zeros((2, 1)), np.zeros(3))}, "not as many labels"),
         (
             {"a": (np.zeros((2, 1)), [0, 1]), "b": (np.zeros((2, 2)), [0, 1])},

@@ -104,7 +104,10 @@ def test_regression(tmp_path):
         ("", "t.csv is empty"),
         ("a,label\n", "has a header but no rows"),
         ("a,a,label\n1,2,x\n", "1 name for several columns ('a')"),
-        ("a,lable\n1,x\n", "no column 'label' for the label: name it with --label; did you mean"),
+        (
+            "a,lable\n1,x\n",
+            "no column 'label' for the label: name it with label= (of federate: y); did you mean",
+        ),
         ("label\nx\n", "no column is left to be a feature"),
         ("a,label\n1,x\n2\n", "1 row without the header's 2 values (line 3 has 1)"),
         ("a,label\n1,x\ntwo,x\n", "in column 'a' 1 value not a number ('two') (line 3)"),

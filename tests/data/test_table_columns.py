@@ -103,7 +103,7 @@ def test_an_ordered_split_has_support_before_query(tmp_path: Path) -> None:
         assert days[node.support].max() < days[node.query].min()
     with pytest.raises(SettingError, match="without order"):
         settings(machines(tmp_path), node=None, partition="episodes", time="day")
-    with pytest.raises(DataError, match="neither a number nor an ISO date"):
+    with pytest.raises(DataError, match="neither a number nor a date"):
         load(settings(machines(tmp_path), time="mode"), 0)
 
 

@@ -10,14 +10,15 @@ import numpy as np
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import percent, say, table
-from fedmeta.core.errors import DataError, SettingError, require
+from fedmeta.cli.console import known, percent, say, table
+from fedmeta.core.errors import DataError, SettingError, require, require_choice
+from fedmeta.core.metrics import METRICS, check_metric
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import writing
 from fedmeta.data.pool import Array, Pool
 from fedmeta.data.splitting import split
-from fedmeta.evaluation.evaluate import metric_name, score
+from fedmeta.evaluation.evaluate import scores
 from fedmeta.fleet.reopen import open_model, own_federation, samples_for
 from fedmeta.models.meta_model import MetaModel
 
@@ -31,6 +32,11 @@ PARAMETERS = (
     Parameter("steps", "Gradient steps.", int, default="as trained"),
     Parameter(
         "support_share", "Share to adapt to (1: all); the rest measures.", float, default="0.5"
+    ),
+    Parameter(
+        "metric",
+        "Shown first: accuracy, balanced-accuracy, f1, auc; mse, mae, r2.",
+        default="as in training",
     ),
     Parameter("seed", "Of the split into the two.", int, short="s"),
     Parameter("decide", "Adapt only if it helps: the samples choose how, and whether.", bool),
@@ -61,17 +67,27 @@ def run(values: Values) -> None:
     if values["decide"]:
         chosen = model.adapt(inputs, named, steps, seed, decide=True)
         after[f"decided: {chosen.about['decision']['choice']}"] = chosen
-    metric = metric_name(model.task)
-    rows = [
-        [name, percent(metric, score(each, *query) if len(query[0]) else None)]
-        for name, each in {"before": model, **after}.items()
-    ]
-    title = f"{metric} on {len(query[0])} samples, adapted to {len(support[0])} others"
-    table(title, ["model", metric], rows)
+    names = _metrics(model, values["metric"])
+    rows = []
+    for name, each in {"before": model, **after}.items():
+        found = scores(each, *query) if len(query[0]) else {}
+        rows.append([name, *(percent(metric, known(found.get(metric))) for metric in names)])
+    title = f"measured on {len(query[0])} samples, adapted to {len(support[0])} others"
+    table(title, ["model", *names], rows)
     if values["decide"]:
         say(_reasons(chosen.about["decision"]))
     if values["out"]:
         _write(model, (support, query), steps, values)
+
+
+def _metrics(model: MetaModel, asked: str | None) -> list[str]:
+    """Names of the metrics for a model's task, the one first that was asked for, here or of it."""
+    names = [name for name, each in METRICS.items() if each.task == model.task.kind]
+    if asked is not None:
+        require_choice("metric", asked, METRICS)
+        check_metric(asked, model.task.kind)
+    first = asked or model.about.get("metric")
+    return sorted(names, key=lambda name: name != first)
 
 
 def _write(model: MetaModel, parts: tuple[Part, Part], steps: int, values: Values) -> None:

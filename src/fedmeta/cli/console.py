@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -132,6 +133,11 @@ def percent(metric: str, value: float | None) -> str:
         return "–"
     share = metric in METRICS and METRICS[metric].share
     return f"{100 * value:.1f} %" if share else f"{value:.4g}"
+
+
+def known(value: float | None) -> float | None:
+    """A number; None where it is none or not finite."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def own_mean_lines(

@@ -102,14 +102,15 @@ def print_checkup(found: Checkup) -> None:
         [c.name or "(no name)", c.kind, c.role, c.values, str(c.different), str(c.gaps), c.remark]
         for c in found.columns[:_MOST_COLUMNS]
     ]
-    table(f"{found.file}: {found.rows} rows, {len(found.columns)} columns", columns, rows)
+    size = f"{found.file}: {found.rows} rows, {len(found.columns)} columns{found.written}"
+    table(size, columns, rows)
     if len(found.columns) > _MOST_COLUMNS:
         say(f"… and {len(found.columns) - _MOST_COLUMNS} more columns (all: --html or --out)")
     if found.classes:
         total, shown = sum(found.classes.values()), list(found.classes.items())[:10]
         told = ", ".join(f"{name} {count} ({count / total:.0%})" for name, count in shown)
         say(f"classes: {told}{', …' if len(found.classes) > 10 else ''}")
-    for line in found.change:
+    for line in found.change[found.problem is not None :]:  # that one ends the command
         say(f"change:  {line}")
     say()
 

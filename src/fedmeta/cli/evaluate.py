@@ -8,12 +8,27 @@ from pathlib import Path
 
 from fedmeta.cli import setting_options as options
 from fedmeta.cli.command import Command, Parameter, Values
-from fedmeta.cli.console import own_mean_lines, percent, print_metrics, say, table, write_result
+from fedmeta.cli.console import (
+    known,
+    own_mean_lines,
+    percent,
+    print_metrics,
+    say,
+    table,
+    write_result,
+)
 from fedmeta.config.execution import Execution
 from fedmeta.config.toml_files import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.calibration import SHARE
-from fedmeta.core.errors import DivergedError, SettingError, require, require_positive
+from fedmeta.core.errors import (
+    DivergedError,
+    SettingError,
+    require,
+    require_choice,
+    require_positive,
+)
+from fedmeta.core.metrics import METRICS, check_metric
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import deserialize
 from fedmeta.data.encoding import model_encoding
@@ -24,6 +39,7 @@ from fedmeta.evaluation.baseline import baseline
 from fedmeta.evaluation.calibrating import Abstaining, abstaining
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.majority import majority, majority_note
+from fedmeta.evaluation.result import Evaluation
 from fedmeta.fleet.reopen import open_model, own_federation, stored_part
 from fedmeta.models.meta_model import MetaModel
 
@@ -34,6 +50,11 @@ PARAMETERS = (
     Parameter("decide", "Measure also nodes that decide whether and how to adapt.", bool),
     Parameter(
         "abstain", "Share of answers to leave open, the least sure ones.", float, default="0.1"
+    ),
+    Parameter(
+        "metric",
+        "Shown first, and per node: accuracy, balanced-accuracy, f1; mse, mae, r2.",
+        default="as in training",
     ),
     Parameter("per_node", "Print every target node.", bool),
     Parameter("out", "Write the numbers to this JSON file.", short="o", metavar="FILE"),
@@ -85,6 +106,12 @@ def run(values: Values) -> None:
             "leave --abstain out, or train it again in one process",
         )
     unsure = abstaining(model, federation, execution, training.seed, share)
+    asked = values["metric"] or training.metric
+    if asked is not None:
+        require_choice("metric", asked, METRICS)
+        check_metric(asked, model.task.kind)
+    if asked in result.further and asked != result.metric:
+        _print_asked(result, asked)
     metric, summary = result.metric, result.summary()
     columns = ["steps", "mean", "by samples", "median", "worst decile"]
     keys = ["mean", "weighted_mean", "median", "worst_decile"]
@@ -114,6 +141,16 @@ def run(values: Values) -> None:
         say(_abstained(unsure))
         if model.calibration is not None and model.calibration.decides:
             say("  (of nodes that decide how to adapt)")
+    if values["per_node"] and asked in result.further:
+        of_nodes = result.further[asked]
+        table(
+            f"{asked} of every target node",
+            ["node", "query", *(f"{s} step{'s' * (s != 1)}" for s in of_nodes)],
+            [
+                [name, str(size), *(percent(asked, known(row[i])) for row in of_nodes.values())]
+                for i, (name, size) in enumerate(zip(result.nodes, result.query_sizes, strict=True))
+            ],
+        )
     if values["per_node"]:
         names = [*summary]
         each = [
@@ -132,7 +169,8 @@ def run(values: Values) -> None:
             each,
         )
     reached = summary[str(used)]["mean"] if metric == "accuracy" else None
-    if note := majority_note(majority(federation), reached):
+    balanced = "class_weights" in model.about
+    if note := majority_note(majority(federation), reached, balanced=balanced):
         say(f"note     {note}")
     for count in (rule.steps,) if rule.steps in steps else steps:
         if not result.is_finite(count):
@@ -154,6 +192,17 @@ def run(values: Values) -> None:
         found |= {"decided_metric": decided} if decided else {}
         found |= {} if unsure is None else {"abstaining": unsure.to_dict()}
         write_result(Path(values["out"]), found)
+
+
+def _print_asked(result: Evaluation, metric: str) -> None:
+    """The metric that was asked for, by steps."""
+    keys = ["mean", "weighted_mean", "median", "worst_decile"]
+    rows = [
+        [steps, *(percent(metric, row[key]) for key in keys)]
+        for steps, row in result.metrics().get(metric, {}).items()
+    ]
+    columns = ["steps", "mean", "by samples", "median", "worst decile"]
+    table(f"{metric} of {len(result.nodes)} target nodes", columns, rows)
 
 
 def _abstained(found: Abstaining) -> str:

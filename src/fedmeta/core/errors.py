@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -22,6 +23,15 @@ _IN_PYTHON = {
     "with --init": "with start=",
     "--init": "start=",
     "--node": "node=",
+    "--missing mean": 'missing="mean"',
+    "--missing drop": 'missing="drop"',
+    "--decimal ,": 'decimal=","',
+    "--drop": "drop=",
+    "--features": "features=",
+    "--label": "label= (of federate: y)",
+    "--time": "time=",
+    "--task regression": "task='regression'",
+    "--loss balanced-cross-entropy": 'loss="balanced-cross-entropy"',
     "--out": "folder",
     "--resume": "resume=True",
     "--rounds": "number of rounds",
@@ -59,7 +69,7 @@ class FedmetaError(Exception):
 
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem, self.remedy = _line(problem), _line(remedy)
-        super().__init__(f"{self.problem}: {_translated(self.remedy, _IN_PYTHON)}")
+        super().__init__(f"{self.problem}: {in_python(self.remedy)}")
 
     @property
     def for_shell(self) -> str:
@@ -71,6 +81,16 @@ def _line(text: str) -> str:
     """One line that cannot steer a terminal, and that ends before a reader is tired."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+
+
+def in_python(text: str) -> str:
+    """A text that names flags, for somebody who writes Python.
+
+    Example:
+        >>> print(in_python("say --missing mean, or --drop 'heat'"))
+        say missing="mean", or drop=['heat']
+    """
+    return _translated(re.sub(r"--drop ('[^']*')", r"drop=[\1]", text), _IN_PYTHON)
 
 
 def _translated(text: str, words: Mapping[str, str]) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from fedmeta.core.errors import DataError
-from fedmeta.data.column_roles import WORDS, is_whole, owner_count, why_no_feature
+from fedmeta.data.column_roles import WORDS, differs_in_every_row, owner_count, why_no_feature
 from fedmeta.data.columns import Column, Table
 from fedmeta.data.federation import Federation
 from fedmeta.data.label_columns import like_values
 from fedmeta.data.loading import load
+from fedmeta.data.readers.csv_file import dialect_of
 from fedmeta.data.readers.table import open_table
 from fedmeta.data.settings import DataSettings
 
@@ -54,7 +55,8 @@ class Checkup:
         classes: samples of every class, most frequent first; empty for regression.
         federation: as training would have it; None where it would refuse the table.
         problem: why it would, in one message.
-        change: what to do, in order of weight.
+        change: what to do, in order of weight; first the problem, if there is one.
+        written: how a text file is written, where that is not as usual, for people.
     """
 
     file: str
@@ -64,6 +66,7 @@ class Checkup:
     federation: Federation | None = None
     problem: DataError | None = None
     change: list[str] = field(default_factory=list)
+    written: str = ""
 
     def facts(self) -> dict[str, Any]:
         """As plain values that JSON can hold."""
@@ -88,7 +91,7 @@ def check_up(settings: DataSettings, seed: int = 0) -> Checkup:
     label = settings.label or "label"
     texts = [label, settings.node] if settings.task == "classification" else [settings.node]
     table = open_table(path, settings.table, [name for name in texts if name])
-    found = Checkup(path.name, table.rows)
+    found = Checkup(path.name, table.rows, written=_written(path, settings))
     for name in table.names:
         written = name in texts
         column = table.column(name, written=written)
@@ -109,6 +112,20 @@ def check_up(settings: DataSettings, seed: int = 0) -> Checkup:
     if found.federation is not None:
         found.change += _about_nodes(found.federation)
     return found
+
+
+def _written(path: Path, settings: DataSettings) -> str:
+    """How values are divided and numbers written, unless it is by commas and with points."""
+    if path.suffix.lower() == ".parquet":
+        return ""
+    delimiter = settings.delimiter or ("\t" if ".tsv" in path.suffixes else None)
+    found = dialect_of(path, delimiter, settings.decimal)
+    if found == (",", "."):
+        return ""
+    marks = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars"}
+    decimal = "commas" if found.decimal == "," else "points"
+    between = marks.get(found.delimiter, repr(found.delimiter))
+    return f"; {between} between values, decimal {decimal}"
 
 
 def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnFacts:
@@ -137,9 +154,10 @@ def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnF
     remark = ""
     if role == "feature" and different == 1:
         remark = "constant"
-    elif role == "feature" and column.kind == "number" and gaps == 0:
-        whole = different == len(column.numbers) >= 20 and is_whole(column.numbers)
-        remark = "every value differs: an id?" if whole else ""
+    elif role == "feature" and differs_in_every_row(column):
+        remark = "every value differs: an id?"
+    elif role == "feature" and 2 * gaps > len(column.gaps):
+        remark = f"{100 * gaps / len(column.gaps):.0f} % missing"
     elif column.kind == "mixed":
         remark = "numbers and texts"
     return ColumnFacts(column.name, column.kind, role, values, different, gaps, remark)
@@ -184,6 +202,8 @@ def _about_columns(table: Table, found: Checkup) -> list[str]:
     advice += [
         f"every value of {name!r} differs: if it is an id, --drop {name!r}" for name in ids[:5]
     ]
+    sparse = [each.name for each in found.columns if each.remark.endswith("missing")]
+    advice += [f"most of {name!r} is missing: --drop {name!r}?" for name in sparse[:5]]
     if table.rows < 50:
         advice.append(f"{table.rows} rows are few: numbers will be uncertain")
     return advice

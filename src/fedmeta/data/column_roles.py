@@ -5,9 +5,11 @@ devices by heart. So what looks like an id, an index of rows, a date or free tex
 note says so; whoever wants it names all features. The rules, in this order:
 
 - empty: there is no value in it;
-- index: whole numbers that grow by 1 from row to row, 20 rows or more;
+- index: whole numbers that grow by 1 from row to row, 20 rows or more, or under a name that pandas
+  gives an index;
 - id: texts or whole numbers under a name that ends in id, uuid, serial, …, or is device, user, …;
-- date: for an ordered split there is `time`;
+- date: for an ordered split there is `time`; also seconds since 1970, or
+  thousandths of them and so on, under a name such as time, ts or date;
 - texts: more different ones than `max_categories`.
 """
 
@@ -27,8 +29,17 @@ _ID = re.compile(r"(.*[^a-z])?(id|ids|uuid|guid|idx|index|serial|imei|serial[^a-
 _OWNERS = (
     *("device", "machine", "node", "client", "user", "patient", "subject", "participant"),
     *("person", "vehicle", "customer", "household", "writer", "speaker", "wearer", "driver"),
+    *("engine", "unit", "asset", "robot", "turbine", "equipment"),
+    *("gerät", "geraet", "anlage", "maschine", "nutzer", "kunde", "fahrzeug", "proband"),
+    *("appareil", "utilisateur", "véhicule", "dispositivo", "máquina", "usuario", "cliente"),
 )
 _OWNER = re.compile(rf"({'|'.join(_OWNERS)})([^a-z]?(id|name|no|nr|number|key|code))?")
+
+
+_TIME = re.compile(r"(.*[^a-z])?(ts|time|timestamp|datetime|date|epoch|unix|zeit|zeitstempel)")
+_INDEX = re.compile(r"__index_level_\d+__|unnamed: \d+")  # pandas' names for an index of rows
+_RECENT = (5e8, 4e9)  # seconds since 1970: years 1985 to 2096
+_FEWEST_OWNERS, _FEWEST_SAMPLES = 8, 5  # of texts that may be owners, whatever they are called
 
 
 def why_no_feature(column: Column, max_categories: int) -> Reason | None:
@@ -45,6 +56,8 @@ def why_no_feature(column: Column, max_categories: int) -> Reason | None:
         'id'
         >>> why_no_feature(Column("humid", "number", np.array([7.0, 7.0])), 50) is None
         True
+        >>> why_no_feature(Column("ts", "number", np.array([1.7e9, 1.7e9 + 3])), 50)
+        'date'
     """
     if column.kind in ("empty", "other", "date"):
         kinds: dict[str, Reason] = {"empty": "empty", "other": "other", "date": "date"}
@@ -54,6 +67,8 @@ def why_no_feature(column: Column, max_categories: int) -> Reason | None:
     whole = column.kind == "number" and is_whole(column.numbers)
     if (column.kind == "text" or whole) and names_somebody(column.name):
         return "id"
+    if is_clock(column):
+        return "date"
     if column.kind == "text" and len(column.texts) > max_categories:
         return "texts"
     return None
@@ -70,12 +85,34 @@ def names_somebody(name: str) -> bool:
     return bool(_ID.fullmatch(plain) or _OWNER.fullmatch(plain))
 
 
+def is_clock(column: Column) -> bool:
+    """Whether numbers under the name of a time are seconds since 1970, or thousandths of them."""
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column.name).lower().strip()
+    there = column.numbers[np.isfinite(column.numbers)]
+    if column.kind != "number" or len(there) == 0 or not _TIME.fullmatch(plain):
+        return False
+    low, high = there.min(), there.max()
+    return any(
+        _RECENT[0] <= low / each and high / each <= _RECENT[1] for each in (1, 1e3, 1e6, 1e9)
+    )
+
+
 def is_index(column: Column) -> bool:
     """Whether a column counts the rows of its file."""
     values = column.numbers
+    if column.kind == "number" and _INDEX.fullmatch(column.name.strip().lower()):
+        return True
     if column.kind != "number" or len(values) < _LEAST_ROWS or values[1] - values[0] != 1:
         return False
     return bool((np.diff(values) == 1).all()) and is_whole(values[:1])
+
+
+def differs_in_every_row(column: Column) -> bool:
+    """Whether all of its numbers are whole and no two the same, as those of ids are."""
+    values = column.numbers
+    if column.kind != "number" or len(values) < _LEAST_ROWS or not is_whole(values):
+        return False
+    return len(np.unique(values)) == len(values) and not column.gaps.any()
 
 
 def is_whole(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
@@ -87,14 +124,25 @@ def is_whole(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
 def owner_count(column: Column) -> int | None:
     """How many nodes a column would make, where it looks like the one that says whose sample it is.
 
-    Its name does, and its values come again: there are at most half as many as rows.
+    Its name does, and its values come again: there are at most half as many as rows. Or it has a
+    good many texts, and most of them some rows each, whatever its name is.
+
+    Example:
+        >>> texts = tuple(f"P{i}" for i in range(9))
+        >>> pumps = Column("Pumpe", "text", texts=texts, codes=np.arange(90) // 10)
+        >>> owner_count(pumps)
+        9
     """
-    if not names_somebody(column.name) or column.kind not in ("text", "number"):
+    if column.kind not in ("text", "number"):
         return None
     if column.kind == "text":
+        sizes = np.bincount(column.codes[column.codes >= 0], minlength=len(column.texts))
         count = len(column.texts)
+        many = count >= _FEWEST_OWNERS and float(np.median(sizes)) >= _FEWEST_SAMPLES
     else:
-        count = len(np.unique(column.numbers[~column.gaps]))
+        count, many = len(np.unique(column.numbers[~column.gaps])), False
+    if not many and not names_somebody(column.name):
+        return None
     return count if 2 <= count <= len(column.gaps) / 2 else None
 
 

@@ -1,9 +1,9 @@
 """The columns of a table, whatever it came from: numbers, or texts as places in a list of them.
 
 What a column holds is decided by all of its values: `number` (blanks around them do not count),
-`boolean` (true and false in any case), `date` (ISO or day.month.year), `text`, or `mixed`: mostly
-numbers, which is a fault and not a category. A value is missing where a cell is blank or says one
-of `GAPS`.
+`boolean` (true and false in any case), `date` (ISO, day.month.year, or with slashes), `text`, or
+`mixed`: mostly numbers, which is a fault and not a category. A value is missing where a cell is
+blank or says one of `GAPS`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ GAPS = ("", "na", "n/a", "#n/a", "nan", "null", "?", "-")
 _DATE = re.compile(
     r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([T ]\d{1,2}:\d{2}.*)?"
     r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
+)
+_PARTS = re.compile(
+    r"(\d{1,2})([./])(\d{1,2})\2(\d{4})([T ](\d{1,2}):(\d{2})(:(\d{2})([.,]\d{1,6})?)?)?"
 )
 
 
@@ -131,8 +134,7 @@ def from_texts(
         truth = np.array([*(float(word == "true") for word in words), np.nan])
         return Column(name, "boolean", truth[coded])
     if all(_DATE.fullmatch(text) for text in kept):
-        seconds = np.array([*map(_seconds, kept), np.nan])
-        return Column(name, "date", seconds[coded])
+        return Column(name, "date", np.array([*_seconds(kept), np.nan])[coded])
     kind: Kind = "mixed" if 2 * good.sum() >= len(kept) else "text"
     return Column(name, kind, values[coded] if kind == "mixed" else np.empty(0), kept, coded)
 
@@ -147,14 +149,40 @@ def _number(text: str, decimal: str) -> float:
         return np.nan
 
 
-def _seconds(text: str) -> float:
-    """Of an ISO date since 1970; NaN for dates that are written otherwise."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return np.nan
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return aware.timestamp()
+def _seconds(texts: Sequence[str]) -> list[float]:
+    """Of dates since 1970: ISO, day.month.year, or with slashes where only one order is possible.
+
+    NaN for dates that are written otherwise.
+
+    Example:
+        >>> _seconds(["02.01.1970", "01.01.1970 00:01"]), _seconds(["1/31/1970", "2/1/1970"])
+        ([86400.0, 60.0], [2592000.0, 2678400.0])
+        >>> _seconds(["1/2/1970"])  # of January or of February?
+        [nan]
+    """
+    parts = [_PARTS.fullmatch(text) for text in texts]
+    slashes = [each for each in parts if each is not None and each[2] == "/"]
+    days = any(int(each[1]) > 12 for each in slashes)
+    months = any(int(each[3]) > 12 for each in slashes)
+
+    def moment(text: str, match: re.Match[str] | None) -> float:
+        try:
+            if match is None:
+                found = datetime.fromisoformat(text)
+            elif match[2] == "/" and days == months:
+                return np.nan
+            else:
+                day, month = (1, 3) if match[2] == "." or days else (3, 1)
+                hour, minute, second = (int(match[each] or 0) for each in (6, 7, 9))
+                date = int(match[4]), int(match[month]), int(match[day])
+                found = datetime(*date, hour, minute, second)
+        except ValueError:
+            return np.nan
+        aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+        fraction = match and match[10]
+        return aware.timestamp() + (float(f"0.{fraction[1:]}") if fraction else 0.0)
+
+    return [moment(text, match) for text, match in zip(texts, parts, strict=True)]
 
 
 def distinct(values: Sequence[Any]) -> tuple[list[str], Array]:
@@ -240,6 +268,8 @@ def table_of_frame(frame: Any, where: str = "the table") -> Table | None:
         True
     """
     kind = type(frame).__module__.split(".")[0]
+    if kind == "polars" and hasattr(frame, "collect"):
+        frame = frame.collect()
     load: Callable[..., Column]
     if kind == "pyarrow" and hasattr(frame, "column_names"):
         names, load = tuple(frame.column_names), from_arrow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmeta.core.errors import DataError, SettingError
+from fedmeta.core.errors import DataError, SettingError, in_python
 from fedmeta.data.columns import Column, Table, from_array, table_of_frame
+from fedmeta.data.faults import such_as
 from fedmeta.data.federation import Federation, node_names
 from fedmeta.data.loading import deal_out
 from fedmeta.data.named_inputs import InputParts, is_named, one_by_one
@@ -36,8 +38,9 @@ def federate(
             such arrays or a list with a mapping per sample, or sequences of different lengths, a
             list of arrays (see `fedmeta.data.named_inputs`). Or a pandas, polars or pyarrow table,
             whose columns become features as those of a file do and are matched by name later. Or
-            clients: a mapping of names to (inputs, labels) or to `torch.utils.data.Dataset`s of
-            such pairs, or a list of these; then y and node are left out.
+            clients: a mapping of names to (inputs, labels), to `torch.utils.data.Dataset`s of such
+            pairs or to `DataLoader`s, or a list of these; then y and node are left out. Or clients
+            with a table each; then y names the label column.
         y: (N,) class numbers or names; for task="regression" (N,) or (N, outputs) values. Of a
             table also the name of the label column.
         node: (N,) whose sample each one is, of a table also the name of the column; None: nodes
@@ -55,17 +58,28 @@ def federate(
     """
     if "label" in fields or "folder" in fields:
         raise SettingError("federate takes no 'label' or 'folder'", "give the labels as y")
-    if y is None and node is None and not hasattr(x, "columns"):
+    if node is None and (joined := _joined_tables(x)) is not None:
+        if not isinstance(y, str):
+            raise SettingError(
+                "the clients have tables, but y names no column of them", "give y, e.g. y='state'"
+            )
+        x, node = joined
+    elif y is None and node is None and table_of_frame(x) is None and not isinstance(x, np.ndarray):
         x, y, node = _clients(x)
     if y is None:
-        raise SettingError("there are no labels", "give them as y, of a table also by its column")
+        raise SettingError(
+            "there are no labels",
+            "use federate(x, y, node), where y and node of a table may be names of its columns",
+        )
     if node is not None:
         fields["node"] = node if isinstance(node, str) else "node"
     settings = DataSettings(name=name, **fields).resolved()
     assert settings.task is not None  # resolved
     table = table_of_frame(x, name)
     if table is not None:
-        return deal_out(_pool_of_frame(table, y, node, settings), settings, seed)
+        pool = _pool_of_frame(table, y, node, settings)
+        notes = {"remarks": tuple(map(in_python, pool.remarks))}
+        return deal_out(pool._replace(**notes), settings, seed)
     if isinstance(y, str) or isinstance(node, str):
         raise SettingError(
             "y or node names a column, but x is no table", "give one value per sample"
@@ -114,6 +128,39 @@ def _pool_of_frame(table: Table, y: Any, node: Any, settings: DataSettings) -> P
     return pool._replace(labels=as_array(y).astype(np.float64))
 
 
+def _joined_tables(clients: Any) -> tuple[Any, Array] | None:
+    """One table of all clients' tables, and whose row each one is; None: they are no tables."""
+    if isinstance(clients, Mapping):
+        named = {str(name): each for name, each in clients.items()}
+    elif isinstance(clients, list | tuple):
+        named = dict(zip(node_names(len(clients)), clients, strict=True))
+    else:
+        return None
+    tables = {name: table_of_frame(each, f"client {name!r}") for name, each in named.items()}
+    first = next(iter(tables.values()), None)
+    if first is None:
+        return None
+    for name, table in tables.items():
+        if table is None or {*table.names} != {*first.names}:
+            odd = {*first.names} ^ {*(table.names if table is not None else ())}
+            raise DataError(
+                f"client {name!r} has no table like the first one's"
+                + (f" ({such_as(sorted(odd))})" if table is not None else ""),
+                "give all clients the same columns",
+            )
+    kinds = {type(each).__module__.split(".")[0] for each in named.values()}
+    if len(kinds) > 1:
+        raise DataError(f"the clients have tables of {' and '.join(sorted(kinds))}", "use one kind")
+    library = importlib.import_module(kinds.pop())
+    parts = [each.collect() if hasattr(each, "collect") else each for each in named.values()]
+    if hasattr(library, "concat_tables"):  # pyarrow
+        joined = library.concat_tables([each.select(list(first.names)) for each in parts])
+    else:
+        joined = library.concat([each[list(first.names)] for each in parts])
+    counts = [table.rows for table in tables.values() if table is not None]
+    return joined, np.repeat(list(tables), counts)
+
+
 def _clients(clients: Any) -> tuple[Any, Array, Array]:
     """Inputs, labels and owners of all clients together."""
     if isinstance(clients, Mapping):
@@ -147,20 +194,28 @@ def _clients(clients: Any) -> tuple[Any, Array, Array]:
 def _pair(name: str, client: Any) -> tuple[Any, Array]:
     """Inputs and labels of one client; inputs as a list where a sample is no plain array."""
     inputs: Any
+    if isinstance(client, torch.utils.data.DataLoader):
+        client = client.dataset  # batches and their order are the training's business
     if isinstance(client, tuple) and len(client) == 2:
         given, labels = client[0], as_array(client[1])
         inputs = one_by_one(given) if is_named(given) else as_array(given)
-    elif isinstance(client, torch.utils.data.Dataset) and hasattr(client, "__len__"):
-        samples = [client[place] for place in range(len(client))]
+    elif isinstance(client, torch.utils.data.Dataset):
+        # Not by iter(client): what has __getitem__ alone need not raise IndexError at its end.
+        places = range(len(client)) if hasattr(client, "__len__") else None
+        samples = [*client] if places is None else [client[place] for place in places]
         if not samples:
             raise DataError(f"client {name!r} has no samples", "leave it out")
+        if any(not isinstance(each, tuple | list) or len(each) != 2 for each in samples):
+            raise DataError(
+                f"samples of client {name!r} are no pairs", "give a Dataset of (input, label)"
+            )
         given = [sample[0] for sample in samples]
         inputs = given if is_named(given) else np.stack([*map(as_array, given)])
         labels = np.stack([as_array(sample[1]) for sample in samples])
     else:
         raise DataError(
             f"client {name!r} is a {type(client).__name__}",
-            "give (inputs, labels), or a torch Dataset with a length of such pairs",
+            "give (inputs, labels), a torch Dataset of such pairs or its DataLoader, or a table",
         )
     if (
         (not isinstance(inputs, list) and inputs.ndim == 0)

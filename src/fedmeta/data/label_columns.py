@@ -108,8 +108,8 @@ def times_of(table: Table, name: str | None, faults: Faults) -> Array | None:
     bad = ~np.isfinite(column.numbers) if there else np.ones(table.rows, np.bool_)
     if bad.any():
         faults.add(
-            f"in time column {name!r} {counted(bad.sum(), 'value')} neither a number nor an ISO "
-            "date (2024-12-31 23:59)",
+            f"in time column {name!r} {counted(bad.sum(), 'value')} neither a number nor a date "
+            "(2024-12-31 23:59, 31.12.2024, or 12/31/2024 where some day is above 12)",
             "write them so, or leave --time out",
             rows_where(bad),
         )

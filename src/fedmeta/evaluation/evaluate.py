@@ -240,17 +240,34 @@ def evaluate_model(
 
 
 def score(model: MetaModel, inputs: Array, labels: Array) -> float:
-    """Accuracy or mean squared error of a model as it is, on raw samples.
+    """The usual one of `scores`: accuracy or mean squared error."""
+    outputs = model.predict(inputs).cpu().numpy()
+    if model.task.kind == "regression":
+        return float(((outputs - labels.reshape(outputs.shape)) ** 2).mean())
+    return float((outputs.argmax(axis=1) == labels).mean())
+
+
+def scores(model: MetaModel, inputs: Array, labels: Array) -> dict[str, float]:
+    """All metrics of a model as it is on raw samples, the usual one first; NaN where none can tell.
 
     Args:
         model: adapted or not.
         inputs: raw samples, (n, *input_shape).
         labels: class numbers as the model counts them, or values.
     """
-    outputs = model.predict(inputs).cpu().numpy()
+    predicted = model.predict(inputs).cpu().double()
+    mask = torch.ones(len(predicted), dtype=torch.float64)
     if model.task.kind == "regression":
-        return float(((outputs - labels.reshape(outputs.shape)) ** 2).mean())
-    return float((outputs.argmax(axis=1) == labels).mean())
+        true = torch.as_tensor(labels, dtype=torch.float64).reshape(predicted.shape)
+        unit = torch.ones(predicted.shape[-1], dtype=torch.float64)
+        further = value_metrics(predicted, true, mask, unit)
+        usual = {"mse": float((predicted - true).square().mean())}
+        return usual | {name: float(each) for name, each in further.items()}
+    answers, true = predicted.argmax(dim=-1), torch.as_tensor(labels)
+    further = class_metrics(answers, true, mask, model.task.outputs)
+    area = node_aucs(predicted.numpy(), labels, np.zeros(len(labels), np.int64), 1)[0]
+    usual = {"accuracy": float((answers == true).double().mean())}
+    return usual | {name: float(each) for name, each in further.items()} | {"auc": area}
 
 
 def metric_name(task: Task) -> str:

@@ -50,12 +50,16 @@ def majority(federation: Federation) -> Majority | None:
     return Majority(name, float(counts[most] / counts.sum()), float(np.mean(hits)))
 
 
-def majority_note(found: Majority | None, accuracy: float | None) -> str | None:
+def majority_note(
+    found: Majority | None, accuracy: float | None, *, balanced: bool = False
+) -> str | None:
     """A line for a reader where the majority alone explains an accuracy; else None.
 
     Args:
         found: see `majority`.
         accuracy: mean over the same targets' query sets of what is to be explained.
+        balanced: whether the loss weighs classes already: such a model is worse by accuracy, and
+            better by what the rare classes say.
 
     Example:
         >>> majority_note(Majority("no", 0.85, 0.877), 0.88)[:50]
@@ -67,7 +71,7 @@ def majority_note(found: Majority | None, accuracy: float | None) -> str | None:
         return None
     if accuracy > found.accuracy + _MARGIN:
         return None
-    return (
-        f"the most frequent class ({found.name}) alone gives {100 * found.accuracy:.1f} %: the "
-        "model need not have learned more; try --loss balanced-cross-entropy"
-    )
+    alone = f"the most frequent class ({found.name}) alone gives {100 * found.accuracy:.1f} %"
+    if balanced:
+        return f"{alone}: judge a loss that weighs classes by balanced-accuracy and f1 instead"
+    return f"{alone}: the model need not have learned more; try --loss balanced-cross-entropy"

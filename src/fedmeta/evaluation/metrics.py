@@ -177,6 +177,11 @@ def class_table(scores: Array, labels: Array, names: Sequence[str]) -> dict[str,
     return {"classes": rows, **kept}
 
 
+def own_name(metric: OwnMetric) -> str:
+    """What a metric of one's own is called: the name of its function, or of its class."""
+    return str(getattr(metric, "__name__", type(metric).__name__))
+
+
 def own_metrics(
     metrics: Sequence[OwnMetric], labels: Array, outputs: Array, owner: Array, nodes: int
 ) -> Mapping[str, list[float]]:
@@ -186,7 +191,7 @@ def own_metrics(
     parts = list(zip(np.split(labels, ends), np.split(outputs, ends), strict=True))
     assert len(parts) == nodes
     for metric in metrics:
-        name = getattr(metric, "__name__", type(metric).__name__)
+        name = own_name(metric)
         if name in METRICS or name in found:
             raise SettingError(f"two metrics are called {name!r}", "give yours another name")
         found[name] = [float(metric(*part)) for part in parts]

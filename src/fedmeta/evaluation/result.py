@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedmeta.core.metrics import sign_of
+from fedmeta.core.metrics import METRICS, sign_of
+from fedmeta.core.notebook import rows_table
 
 Values = dict[int, list[float]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What targets reach on their query sets after some numbers of adaptation steps.
 
@@ -68,6 +69,29 @@ class Evaluation:
             for name, table in self.further.items()
         }
         object.__setattr__(self, "further", further)
+
+    def __repr__(self) -> str:
+        """A line: the mean by steps, however many nodes there are."""
+        means = (f"{s}: {_shown(self.metric, row['mean'])}" for s, row in self.summary().items())
+        return f"Evaluation({self.metric} of {len(self.nodes)} nodes by steps: {', '.join(means)})"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with the worst decile and all metrics."""
+        keys = ("mean", "median", "worst_decile")
+        rows = [
+            [s, *(_shown(self.metric, row[key]) for key in keys)]
+            for s, row in self.summary().items()
+        ]
+        title = f"{self.metric} of {len(self.nodes)} nodes"
+        columns = ("steps", "mean", "median", "worst decile")
+        found = self.metrics()
+        steps = list(dict.fromkeys(s for table in found.values() for s in table))
+        further = [
+            [name, *(_shown(name, table.get(s, {}).get("mean")) for s in steps)]
+            for name, table in found.items()
+        ]
+        named = ("metric", *(f"after {s} step{'' if s == '1' else 's'}" for s in steps))
+        return rows_table(title, columns, rows) + rows_table("Means over nodes", named, further)
 
     def summary(self) -> dict[str, dict[str, float | None]]:
         """Mean over nodes, mean over query samples, median and worst decile, by steps.
@@ -168,6 +192,13 @@ class Evaluation:
             }
             for i, (name, size) in enumerate(zip(self.nodes, self.query_sizes, strict=True))
         ]
+
+
+def _shown(metric: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    share = metric in METRICS and METRICS[metric].share
+    return f"{100 * value:.1f} %" if share else f"{value:.4g}"
 
 
 def _finite(value: float) -> float | None:

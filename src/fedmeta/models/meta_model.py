@@ -30,7 +30,7 @@ from fedmeta.data.columns import table_of_frame
 from fedmeta.data.encoding import model_encoding
 from fedmeta.data.federation import Task
 from fedmeta.data.pool import as_array, normalised_inputs
-from fedmeta.data.readers.table import inputs_of_frame
+from fedmeta.data.readers.table import inputs_of_frame, labels_of_frame
 from fedmeta.data.scaling import Scaling, check_tokens
 from fedmeta.models.device_classes import class_numbers, with_device_classes
 from fedmeta.models.functional import FunctionalModel
@@ -97,7 +97,7 @@ class MetaModel:
     def adapt(
         self,
         inputs: Any,
-        labels: npt.ArrayLike | Tensor | Sequence[str],
+        labels: npt.ArrayLike | Tensor | Sequence[str] | str,
         steps: int | None = None,
         seed: int = 0,
         *,
@@ -109,14 +109,17 @@ class MetaModel:
             inputs: raw samples, (n, *input_shape), or a table, whose columns go by their names;
                 several inputs or sequences as `federate` takes them.
             labels: classes as they were called in training (or their numbers, where classes have
-                names that are no numbers), or values for regression. Where labels are local, as
-                in episodes, any: the adapted model has the device's own names.
+                names that are no numbers), or values for regression; of a table also the name
+                of their column. Where labels are local, as in episodes, any: the adapted model has
+                the device's own names.
             steps: how many steps; None takes the number it was trained for.
             seed: of mini-batches, where the adaptation draws any.
             decide: adapt only if it helps: the samples choose between no step, a head of class
                 means, one step and several (see `core.decision`), or between the candidates that
                 are named here. What they chose and why is in `about["decision"]`.
         """
+        if isinstance(labels, str):
+            labels = labels_of_frame(inputs, labels, self.task.kind)
         if self.task.local_labels and (raw := as_array(labels)).ndim == 1:
             texts = [str(value) for value in raw.tolist()]
             if (named := self.for_classes(texts)) is not self:

@@ -20,6 +20,7 @@ from fedmeta.core.storage import seal, unseal, write_json
 from fedmeta.data import load
 from fedmeta.data.federation import Federation
 from fedmeta.evaluation.intervals import FEWEST, interval
+from fedmeta.evaluation.metrics import OwnMetric, own_name
 from fedmeta.priors import PriorSettings
 from fedmeta.studies.comparison import Comparison
 from fedmeta.studies.fair_steps import steps_found
@@ -33,6 +34,7 @@ from fedmeta.training.train import RunRequest, train_run
 FORMAT = 1
 FILE = "comparison.json"
 Equal = Literal["rounds", "gradients"]
+_BOTH = ("value", "before")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def compare(
     progress: Callable[[str], Sequence[Callback]] = watched,
     *,
     resume: bool = False,
+    metric: OwnMetric | None = None,
 ) -> Comparison:
     """Train every contestant with every seed and put the results side by side.
 
@@ -73,6 +76,9 @@ def compare(
     differences are paired. A run that diverges counts as one: its metric is that of the model
     without adaptation (the initial one if training diverged), which is what a device is left with,
     and its cost is what it spent until then.
+
+    The table shows the metric that the settings name (`training.metric`), or one of your own, else
+    accuracy or mean squared error; rows and paired differences have all of them under `metrics`.
 
     Where targets have precise sets, rows and paired differences have an entry `precise` with the
     same figures on them.
@@ -87,6 +93,7 @@ def compare(
         progress: given what is trained, the callbacks of that run (or of all seeds at once); a
             bar where a person watches, if nothing is said.
         resume: go on with the comparison in the folder: runs that have ended are kept.
+        metric: of your own: a function (labels, outputs) → number of one node; more is better.
     """
     folder = Path(folder)
     contestants = [
@@ -126,7 +133,8 @@ def compare(
             now = {"training": {"seed": seed, "rounds": rounds}}
             origin = {"table": merged([contestant.table, now])} if contestant.table else {}
             place = folder / f"runs/{names[contestant.label]}-seed{seed}"
-            requests.append(RunRequest(one, federation, None, place, origin))
+            own = () if metric is None else (metric,)
+            requests.append(RunRequest(one, federation, None, place, origin, metrics=own))
         title = f"{contestant.label} × {len(requests)} seeds"
         train_many(requests, progress(title), resume=resume)
         for request in requests:
@@ -136,9 +144,11 @@ def compare(
             for key, value in {**_figures(request, summary), "runs": str(place)}.items():
                 row.setdefault(key, []).append(value)
     first = rows[labels[0]]
+    shown = settings.training.metric if metric is None else own_name(metric)
     found = {
         "format": FORMAT,
         "metric": first["metric"][0],
+        "shown": shown or first["metric"][0],
         "equal": equal,
         "data": serialize(settings.data),
         "seeds": list(seeds),
@@ -196,8 +206,14 @@ def _figures(request: RunRequest, summary: Mapping[str, Any]) -> dict[str, Any]:
             before = left[table]["0"]["mean"]
             figures[f"{prefix}values"] = before if diverged else summary[table][steps]["mean"]
             figures[f"{prefix}before"] = before
+    measured = {}
+    for name, by_steps in summary["metrics"].items():
+        before = left["metrics"].get(name, {}).get("0", {}).get("mean")
+        reached = before if diverged else by_steps.get(steps, {}).get("mean")
+        measured[name] = {"value": reached, "before": before}
     return {
         **figures,
+        "measured": measured,
         "metric": summary["metric"],
         "rounds": request.spec.training.rounds,
         "adaptation_steps": summary["adaptation_steps"],
@@ -228,6 +244,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "adaptation_steps": max(row["adaptation_steps"]),  # a diverged run has none
         **_reached(row["values"], row["before"]),
         **({"precise": _reached(row["precise_values"], row["precise_before"])} if precise else {}),
+        "metrics": _measured(row["measured"]),
         "n": len(row["values"]),
         "diverged": sum(row["diverged"]),
         "gradient_evaluations": interval(row["gradient_evaluations"]).mean,
@@ -235,6 +252,21 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": interval(row["seconds"]).mean,
         "runs": row["runs"],
     }
+
+
+def _measured(seeds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Every metric over the seeds; one that a seed could not tell has no mean."""
+    found = {}
+    for name in seeds[0]:
+        values, before = ([each.get(name, {}).get(key) for each in seeds] for key in _BOTH)
+        judged = interval(values, FEWEST) if None not in values else None
+        found[name] = {
+            "values": values,
+            "mean": judged and judged.mean,
+            "ci95": judged and judged.half_width,
+            "before_mean": interval(before).mean if None not in before else None,
+        }
+    return found
 
 
 def _reached(values: Sequence[float], before: Sequence[float]) -> dict[str, Any]:
@@ -255,4 +287,11 @@ def _paired(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
         return {"mean": mean, "ci95": half_width}
 
     precise = {"precise": difference("precise_values")} if "precise_values" in first else {}
-    return {"against": other["label"], **difference("values"), **precise}
+    mine, theirs = _measured(first["measured"]), _measured(other["measured"])
+    metrics = {}
+    for name in [each for each in mine if each in theirs]:
+        pairs = list(zip(mine[name]["values"], theirs[name]["values"], strict=True))
+        known = all(None not in pair for pair in pairs)
+        mean, half_width = interval([a - b for a, b in pairs], FEWEST) if known else (None, None)
+        metrics[name] = {"mean": mean, "ci95": half_width}
+    return {"against": other["label"], **difference("values"), **precise, "metrics": metrics}

@@ -31,7 +31,17 @@ class Comparison(dict[str, Any]):
         """What the figures are."""
         seeds = len(self["seeds"])
         over = f"mean ± 95 % interval over {seeds} seeds" if seeds >= FEWEST else _seeds(seeds)
-        return f"{self['metric']} of the target nodes, {over}"
+        return f"{self.metric} of the target nodes, {over}"
+
+    @property
+    def metric(self) -> str:
+        """The one that the table shows."""
+        return str(self.get("shown", self["metric"]))
+
+    def by_metric(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a row, or a paired difference, says of that metric."""
+        found: Mapping[str, Any] = entry.get("metrics", {}).get(self.metric, {})
+        return entry if self.metric == self["metric"] or not found else found
 
     @property
     def notes(self) -> list[str]:
@@ -45,13 +55,13 @@ class Comparison(dict[str, Any]):
 
     def cells(self) -> list[list[str]]:
         """The rows of the table, one per algorithm, in the order of `COLUMNS`."""
-        metric = self["metric"]
-        less = {each["against"]: each for each in self["paired"]}
+        metric = self.metric
+        less = {each["against"]: self.by_metric(each) for each in self["paired"]}
         return [
             [
                 row["label"],
-                reached(metric, row["before_mean"], None),
-                reached(metric, row["mean"], row["ci95"]),
+                reached(metric, self.by_metric(row)["before_mean"], None),
+                reached(metric, self.by_metric(row)["mean"], self.by_metric(row)["ci95"]),
                 difference(metric, less.get(row["label"])),
                 row.get("steps", ""),
             ]
@@ -59,9 +69,17 @@ class Comparison(dict[str, Any]):
         ]
 
     def to_frame(self) -> Any:
-        """The rows as a pandas DataFrame, numbers as they are."""
+        """The rows as a pandas DataFrame, numbers as they are, with the mean of every metric."""
         kept = ("label", "steps", "rounds", "before_mean", "mean", "ci95", "diverged", "seconds")
-        return as_frame([{name: row.get(name) for name in kept} for row in self["rows"]])
+        return as_frame(
+            [
+                {
+                    **{name: {**row, **self.by_metric(row)}.get(name) for name in kept},
+                    **{name: each["mean"] for name, each in row.get("metrics", {}).items()},
+                }
+                for row in self["rows"]
+            ]
+        )
 
     def __repr__(self) -> str:
         """The table in plain text."""
@@ -106,7 +124,9 @@ def difference(metric: str, less: Mapping[str, Any] | None) -> str:
     if less is None:
         return ""
     mean, width = less["mean"], less["ci95"]
-    if metric == "accuracy":
+    if mean is None:
+        return "–"
+    if metric in METRICS and METRICS[metric].share:
         return f"{100 * mean:+.1f}{'' if width is None else f' ± {100 * width:.1f}'} points"
     return f"{mean:+.3g}{'' if width is None else f' ± {width:.2g}'}"
 

@@ -18,6 +18,7 @@ from fedmeta.core.metrics import sign_of
 from fedmeta.data import Federation, load
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import FEWEST, interval
+from fedmeta.evaluation.metrics import OwnMetric, own_name
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.studies.search import Point, Trial, search
 from fedmeta.training.callbacks import Callback
@@ -84,6 +85,7 @@ def tune(
     earlier: Federation | None = None,
     *,
     resume: bool = False,
+    metric: OwnMetric | None = None,
 ) -> dict[str, Any]:
     """Try every point with every seed and name the best.
 
@@ -107,6 +109,8 @@ def tune(
         earlier: the federation of the prior model. Its source nodes then judge too, the targets of
             neither task do, and the best point has the best mean of both metrics.
         resume: go on with the search in the folder: trials that have ended are kept.
+        metric: of your own, to judge by instead: a function (labels, outputs) → number of one node;
+            more is better.
     """
     if not points:
         raise SettingError("there is nothing to tune", "give at least one --grid or --range")
@@ -133,11 +137,12 @@ def tune(
                 spec.replaced(seed=seed),
                 drawn.hold_out(HELD_OUT, seed),
                 folder=None if folder is None else folder / f"trials/{number:03d}-seed{seed}",
+                metrics=() if metric is None else (metric,),
             )
             for seed in seeds
         ]
         runs = runs_of(train_many(requests, progress(_label(point)), resume=resume))
-        return _trial(point, runs, len(seeds), earlier, spec.training.metric)
+        return _trial(point, runs, len(seeds), earlier, metric or spec.training.metric)
 
     trials = search(points, judge)
     finished = [trial for trial in trials if trial["mean"] is not None]
@@ -171,10 +176,11 @@ def _trial(
     runs: Sequence[Run],
     seeds: int,
     earlier: Federation | None,
-    metric: str | None,
+    metric: str | OwnMetric | None,
 ) -> Trial:
     """What a point came to; with a diverged run it has no mean."""
-    reached = [_reached(run.summary, metric) for run in runs]
+    name = own_name(metric) if callable(metric) else metric
+    reached = [_reached(run.summary, name) for run in runs]
     values = [each for each in reached if each is not None]
     judged = interval(values, FEWEST) if len(values) == seeds else None
     kept = [] if earlier is None else [_on_sources(run.meta_model, earlier, metric) for run in runs]
@@ -184,7 +190,7 @@ def _trial(
         "mean": judged.mean if judged else None,
         "ci95": judged.half_width if judged and seeds >= FEWEST else None,
         "diverged": seeds - len(values),
-        "metric": metric or (runs[0].summary["metric"] if runs else "accuracy"),
+        "metric": name or (runs[0].summary["metric"] if runs else "accuracy"),
         **({"earlier": _kept(kept)} if earlier is not None else {}),
     }
 
@@ -202,12 +208,14 @@ def _reached(summary: Mapping[str, Any], metric: str | None) -> float | None:
     return float(summary["metrics"][metric][steps]["mean"])
 
 
-def _on_sources(model: MetaModel, federation: Federation, metric: str | None) -> float:
+def _on_sources(model: MetaModel, federation: Federation, metric: str | OwnMetric | None) -> float:
     """The mean metric of source nodes after adaptation."""
     nodes = [replace(node, role="target") for node in federation.sources]
     steps = model.adaptation.steps
-    found = evaluate_model(model, federation.with_nodes(nodes), [steps])
-    return float(found.mean(metric or found.metric, steps) or 0.0)
+    own = (metric,) if callable(metric) else ()
+    found = evaluate_model(model, federation.with_nodes(nodes), [steps], metrics=own)
+    name = own_name(metric) if callable(metric) else metric
+    return float(found.mean(name or found.metric, steps) or 0.0)
 
 
 def _kept(values: Sequence[float]) -> dict[str, Any]:

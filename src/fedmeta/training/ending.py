@@ -20,6 +20,7 @@ from fedmeta.evaluation.calibrating import calibrate
 from fedmeta.evaluation.evaluate import metric_name
 from fedmeta.evaluation.majority import majority, majority_note
 from fedmeta.evaluation.result import Evaluation
+from fedmeta.models.losses import Balanced
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.training import checkpoints
 from fedmeta.training.job import Job
@@ -148,7 +149,7 @@ def _notes(job: Job, state: PlatformState, evaluation: Evaluation | None) -> lis
     if evaluation is None or evaluation.metric != "accuracy":
         return []
     reached = evaluation.summary()[str(job.algorithm.adaptation(state).steps)]["mean"]
-    note = majority_note(majority(job.federation), reached)
+    note = majority_note(majority(job.federation), reached, balanced=isinstance(job.loss, Balanced))
     return [] if note is None else [note]
 
 

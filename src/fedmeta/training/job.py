@@ -178,6 +178,8 @@ class Job:
             "features": list(self.federation.features),
             "run": run_id,
         }
+        if self.training.metric is not None:
+            about["metric"] = self.training.metric
         encoding = self.federation.encoding
         if encoding is None and (texts := texts_of(self.spec, self.federation)) is not None:
             encoding = Encoding((), label=self.spec.data_settings.label, text=texts)

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedmeta.core.errors import DataError, MissingExtraError, nearest
 from fedmeta.core.input_files import open_regular
-from fedmeta.data.column_roles import WORDS, Reason, owner_count, why_no_feature
-from fedmeta.data.columns import Column, Table, from_arrow, rows_counted
+from fedmeta.data.column_roles import (
+    WORDS,
+    Reason,
+    differs_in_every_row,
+    owner_count,
+    why_no_feature,
+)
+from fedmeta.data.columns import Column, Table, from_arrow, rows_counted, table_of_frame
 from fedmeta.data.encoding import Encoded, EncodedColumn, Encoding, Missing, encode
 from fedmeta.data.faults import Faults, counted, such_as
 from fedmeta.data.federation import TaskKind
@@ -120,6 +127,25 @@ def as_written(encoding: Encoding) -> list[str]:
     """Columns of which an encoding wants the texts as they are."""
     texts = [] if encoding.text is None else [encoding.text.column]
     return texts + [each.name for each in encoding.columns if each.categories]
+def labels_of_frame(frame: Any, name: str, task: TaskKind) -> Array:
+    """The labels in a column of a data frame: values, or the names of classes."""
+    table = table_of_frame(frame)
+    if table is None:
+        raise DataError("labels name a column, but the samples are no table", "give one per sample")
+    if name not in table.names:
+        raise DataError(f"{table.where} has no column {name!r}", nearest(name, table.names))
+    column = table.column(name)
+    if column.gaps.any():
+        raise DataError(
+            f"column {name!r} has no value in {counted(column.gaps.sum(), 'row')}",
+            "leave these rows out",
+        )
+    if task == "regression":
+        if column.kind not in ("number", "boolean"):
+            raise DataError(f"column {name!r} holds {column.kind}", "give numbers")
+        return column.numbers
+    names, numbers = classes_of(table.column(name, written=True))
+    return np.array(names)[numbers]
 
 
 def inputs_of_frame(table: Table, encoding: Encoding) -> Array:
@@ -317,6 +343,8 @@ def chosen_encoding(
         if reason is not None:
             left_out.setdefault(reason, []).append(name)
             continue
+        if not features and differs_in_every_row(column):
+            notes.append(f"every value of {name!r} differs: if it is an id, leave it out by --drop")
         texts = tuple(sorted(column.texts)) if column.kind == "text" else ()
         columns.append(EncodedColumn(name, texts))
     told = [f"{such_as(names)}: {WORDS[reason]}" for reason, names in left_out.items()]
