@@ -20,15 +20,29 @@ from fedmeta.core.errors import FedmetaError, RunFolderError, SettingError
 _CODE = {
     "--algorithm": ("algorithm",),
     "--model": ("model", "name"),
+    "--backbone": ("model", "backbone"),
     "--loss": ("loss",),
     "--prior-kind": ("prior", "kind"),
 }
 """Settings that may name code, by the flag that gives them."""
 
+BACKBONE_LIBRARIES = ("efficientnet-lite", "timm", "torchvision", "transformers")
+"""Before the colon of a backbone's name these stand for what is installed, not for code."""
+
 
 def is_code_name(name: str) -> bool:
     """Whether a name points at code rather than at something built in."""
     return ":" in name
+
+
+def is_backbone_code(name: str) -> bool:
+    """Whether a backbone's name points at code of the user's own, not at a library's network.
+
+    Example:
+        >>> is_backbone_code("timm:resnet18"), is_backbone_code("mine.py:make")
+        (False, True)
+    """
+    return is_code_name(name) and name.partition(":")[0] not in BACKBONE_LIBRARIES
 
 
 def refuse_code(
@@ -44,7 +58,8 @@ def refuse_code(
     """
     for option, place in _CODE.items():
         name = _at(table, place)
-        if is_code_name(name) and name != _at(typed, place):
+        is_code = is_backbone_code if option == "--backbone" else is_code_name
+        if is_code(name) and name != _at(typed, place):
             shown = re.sub(r"^fleet_app\.own_(\w+):", r"\1.py:", name)  # as fleets ship it
             again = flag.format(flag=option, setting=".".join(place), name=shown)
             raise RunFolderError(

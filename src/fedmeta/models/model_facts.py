@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +75,23 @@ def network_of(
         return functionalise(network)
     if network is None:
         stored = facts["network"]
-        if "class" in stored or is_code_name(stored["name"]):
+        own = stored.get("class") or ModelSettings(**stored).own_code
+        if own is not None:
+            flag = "--backbone" if stored.get("backbone") else "--model"
             raise RunFolderError(
-                f"{file} was trained with a network of your own "
-                f"({stored.get('class') or stored['name']})",
-                "name that network again: --model on the command line, network= in Python",
+                f"{file} was trained with a network of your own ({own})",
+                f"name that network again: {flag} on the command line, network= in Python",
             )
-        named = ModelSettings(**stored)
-        return functionalise(build(named, shape, task.outputs, seed=0, most=most))
-    return functionalise(build(network, shape, task.outputs, seed=0))
+        named = _without_files(ModelSettings(**stored))
+        return functionalise(build(named, shape, task.outputs, seed=0, most=most, empty=True))
+    if network.backbone is not None and "backbone" in facts["network"]:  # its head is as it was
+        network = replace(ModelSettings(**facts["network"]), backbone=network.backbone)
+    return functionalise(build(_without_files(network), shape, task.outputs, seed=0, empty=True))
+
+
+def _without_files(settings: ModelSettings) -> ModelSettings:
+    """The same whose backbone's weights come from the model file itself."""
+    return replace(settings, backbone_weights=None)
 
 
 def loss_of(file: Path, facts: Mapping[str, Any], task: Task) -> Loss:

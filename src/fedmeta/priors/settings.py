@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedmeta.core.errors import DataError, RunFolderError, SettingError, require, require_positive
 from fedmeta.core.tree import Tree
-from fedmeta.core.user_code import is_code_name
 from fedmeta.data.encoding import model_encoding
 from fedmeta.data.pool import normalised_inputs
 from fedmeta.data.readers.image_folder import read_image_folder
@@ -124,7 +123,7 @@ def _described(path: Path, network: ModelSettings | None) -> MetaModel:
             f"{path} does not say which network and input scaling it is of",
             "to compare outputs, name a finished run or its model.safetensors as prior",
         )
-    own = network if network is not None and is_code_name(network.name) else None
+    own = network if network is not None and network.own_code is not None else None
     model = MetaModel.load(file, own, squared_error)  # its loss is not used here
     if model.task.kind != "classification":
         raise SettingError("a regression model predicts no probabilities", "use another prior.kind")

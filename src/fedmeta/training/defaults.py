@@ -2,7 +2,9 @@
 
 Where nobody has asked for anything else:
 
-- images are augmented as `Augmentation.resolved` says;
+- images are augmented as `Augmentation.resolved` says (but not in front of a frozen body, which
+  would be computed in every round: see `job.prepare`);
+- a prototype head adapts by prototypes;
 - values are predicted by two hidden layers, and a layer may move five times as far in a round as
   where classes are told apart: a wave, say, needs features that a network does not start with;
 - the inner step α of the head is matched to the features that it multiplies. With h the head's
@@ -25,10 +27,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedmeta.algorithms.platform_optimizer import AUTOMATIC
 from fedmeta.config.spec import RunSpec
-from fedmeta.core.objective import RECOMMENDED
+from fedmeta.core.objective import PROTOTYPES, RECOMMENDED
 from fedmeta.data.federation import Federation, Task
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.head import Head, feature_size
@@ -54,6 +57,9 @@ def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
         hidden = (64, 64) if values else (64,)
         spec = replace(spec, model=replace(spec.model, hidden=hidden))
     algorithm: Any = spec.algorithm
+    prototype = isinstance(spec.model, ModelSettings) and spec.model.head == "prototype"
+    if prototype and getattr(algorithm, "inner", None) is RECOMMENDED:
+        spec = replace(spec, algorithm=replace(algorithm, inner=PROTOTYPES))
     if values and getattr(algorithm, "server", None) is AUTOMATIC:
         longer = replace(AUTOMATIC, longest_step=_LONGEST_FOR_VALUES)
         spec = replace(spec, algorithm=replace(algorithm, server=longer))
@@ -79,7 +85,13 @@ def with_inner_step(
     if spec.algorithm.inner is not RECOMMENDED or head is None:
         return spec
     shape = tuple(federation.inputs.shape[1:])
-    if isinstance(spec.model, ModelSettings):
+    if isinstance(spec.model, ModelSettings) and spec.model.backbone is not None:
+        # What its body gives is standardised, so samples are drawn in its place.
+        first = build(spec.model, shape, federation.task.outputs, seed=0).get_submodule("head")
+        network, names = functionalise(first), [n.removeprefix("head.") for n in head.names]
+        network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
+        head, shape = replace(head, names=tuple(names)), (_width(first),)
+    elif isinstance(spec.model, ModelSettings):
         # Repeats differ in their first weights: all of them go by those of one.
         network = functionalise(build(spec.model, shape, federation.task.outputs, seed=0))
         network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
@@ -94,6 +106,11 @@ def with_inner_step(
     inner = replace(RECOMMENDED, step_size=step)
     algorithm: Any = spec.algorithm
     return replace(spec, algorithm=replace(algorithm, inner=inner))
+
+
+def _width(head: nn.Module) -> int:
+    """How many features a head takes."""
+    return next(int(leaf.shape[1]) for leaf in head.parameters() if leaf.ndim == 2)
 
 
 def matched_step(size: float | None, task: Task) -> float:

@@ -94,8 +94,10 @@ def conclude(
 
 def _calibration(job: Job, model: MetaModel) -> Calibration | None:
     """What the source nodes count under the model, where the job has its tensors."""
-    there = replace(model, loss=job.loss)
-    return calibrate(there, job.federation, job.layout.execution, job.training.seed)
+    there, federation = replace(model, loss=job.loss), job.federation
+    if job.features is not None:
+        there, federation = job.features.applied(there), job.features.federation
+    return calibrate(there, federation, job.layout.execution, job.training.seed)
 
 
 def end(
@@ -144,10 +146,10 @@ def end(
 def _notes(job: Job, state: PlatformState, evaluation: Evaluation | None) -> list[str]:
     """What a reader of the result should know."""
     if evaluation is None or evaluation.metric != "accuracy":
-        return []
+        return [*job.notes]
     reached = evaluation.summary()[str(job.algorithm.adaptation(state).steps)]["mean"]
     note = majority_note(majority(job.federation), reached)
-    return [] if note is None else [note]
+    return [*job.notes, *([] if note is None else [note])]
 
 
 def gradient_evaluations(algorithm: Algorithm, federation: Federation) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Federation, Task
 from fedmeta.data.scaling import Scaling, fit_scaling, token_scaling
+from fedmeta.data.settings import LabelScaling
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.meta_model import check_same_tensors, load_scaling, load_theta
 from fedmeta.models.networks import ModelSettings, build
@@ -44,8 +44,11 @@ def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
     kept = kept_scaling(spec, federation.inputs.shape[1:], federation.task)
     if kept is not None:
         return kept
-    data = spec.data
-    own = not isinstance(spec.model, ModelSettings) or is_code_name(spec.model.name)
+    data, model = spec.data, spec.model
+    if isinstance(model, ModelSettings) and model.backbone is not None:
+        labels: LabelScaling = "standard" if data is None else data.label_scaling
+        return fit_scaling(federation, "none", labels=labels)
+    own = not isinstance(model, ModelSettings) or model.own_code is not None
     if own and network_of(spec, federation).vocabulary:
         tokens = token_scaling(federation, "standard" if data is None else data.label_scaling)
         if tokens is not None:
