@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="gradient steps [5]")
     parser.add_argument("--noise", type=int, help="sets of random samples instead of the targets")
     given = parser.parse_args()
-    model = open_model(given.run, None, None)
+    model = open_model(given.run)
     sets = (
         targets(own_federation(RunFolder.open(given.run)))
         if given.noise is None

@@ -25,6 +25,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "outside",
         "duals",
         "lost_uploads",
+        "backbone",
     )
 }
 """By their names: of module and declaration, of folder of results, of part of the page."""

@@ -149,7 +149,11 @@ def test_padding_says_nothing() -> None:
 
 
 WRONG: dict[str, tuple[Any, type[nn.Module], str]] = {
-    "another name": ({"a": PAIR["x1"], "b": PAIR["x2"]}, Pair, "takes \\(x1, x2\\).*inputs are a, b"),
+    "another name": (
+        {"a": PAIR["x1"], "b": PAIR["x2"]},
+        Pair,
+        "takes \\(x1, x2\\).*inputs are a, b",
+    ),
     "a negative token": ({**PAIR, "x2": PAIR["x2"] - 9}, Pair, "'x2' has -9.*from 0 on"),
     "too large a token": ({**PAIR, "x2": PAIR["x2"] + 2**24}, Pair, "tokens are below 16777216"),
     "a missing number": ({**PAIR, "x1": PAIR["x1"] * np.nan}, Pair, "'x1' has NaN"),
@@ -179,7 +183,7 @@ def test_other_samples_than_in_training() -> None:
 
 def test_clients_with_several_inputs() -> None:
     clients = {
-        f"client-{c}": ({k: v[NODE == c] for k, v in PAIR.items()}, LABELS[NODE == c])
+        f"client-{c}": ({k: v[c == NODE] for k, v in PAIR.items()}, LABELS[c == NODE])
         for c in range(8)
     }
     federation = federate(clients)

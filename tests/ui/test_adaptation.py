@@ -17,7 +17,7 @@ from fedmeta.ui.adaptation import Labelled, adapt_stepwise, curve_inputs
 
 
 def opened(folder: Path) -> tuple[MetaModel, Labelled, Labelled]:
-    model, federation = open_model(folder, None, None), own_federation(RunFolder.open(folder))
+    model, federation = open_model(folder), own_federation(RunFolder.open(folder))
     node = federation.targets[0]
     support, query = (
         Labelled(federation.inputs[part], federation.labels[part])

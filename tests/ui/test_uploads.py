@@ -19,12 +19,12 @@ from fedmeta.ui.uploads import OwnSamples, no_samples, pixel_range, read_upload,
 
 @pytest.fixture
 def table(runs: Path) -> MetaModel:
-    return open_model(runs / "table", None, None)
+    return open_model(runs / "table")
 
 
 @pytest.fixture
 def digits(runs: Path) -> MetaModel:
-    return open_model(runs / "digits", None, None)
+    return open_model(runs / "digits")
 
 
 def png(width: int = 20, height: int = 30, mode: str = "RGB", colour: Any = "white") -> bytes:
@@ -160,7 +160,7 @@ def test_bad_labels_are_told(table: MetaModel, labels: Any, uses: Any, words: st
 
 @pytest.mark.parametrize("label", ["x", "nan", [1], {}])
 def test_values_must_be_numbers(runs: Path, label: Any) -> None:
-    waves = open_model(runs / "waves", None, None)
+    waves = open_model(runs / "waves")
     own = read(waves, "mine.csv", "x\n1\n")
     with pytest.raises(DataError, match="is not a number"):
         split_uploads(waves, own, [label], ["adapt"])

@@ -48,7 +48,7 @@ PARAMETERS = (
 def run(values: Values) -> None:
     """Adapt a meta-model to a device's samples: measured on a part of them, then done with all."""
     path = Path(values["run"])
-    model = open_model(path, values["model"], values["loss"])
+    model = open_model(path, values)
     if (values["data"] is None) == (values["target"] is None):
         raise SettingError(
             "a device's samples are needed", "give either --data FILE or --target NODE"

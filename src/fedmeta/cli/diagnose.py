@@ -77,7 +77,11 @@ def run(values: Values) -> None:
 
 def _reopened(folder: RunFolder, values: Values) -> Job:
     """The job of a run as it was started: same data, settings, layout and initial weights."""
-    code = {"model.name": values["model"], "loss": values["loss"]}
+    code = {
+        "model.name": values["model"],
+        "model.backbone": values["backbone"],
+        "loss": values["loss"],
+    }
     named = nested({setting: name for setting, name in code.items() if name})
     stored = stored_run(folder)
     settings = RunSpec.from_dict(stored_table(folder, named))

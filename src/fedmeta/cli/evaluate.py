@@ -72,7 +72,7 @@ def run(values: Values) -> None:
     if note := folder.note():
         say(note)
     given = options.settings_table(PARAMETERS, values)
-    model = open_model(folder.path, values["model"], values["loss"])
+    model = open_model(folder.path, values)
     data, changes = subtable(given, "data"), subtable(given, "training")
     training = deserialize(
         TrainingSettings, merged([stored_part(folder, "training"), changes]), "training"

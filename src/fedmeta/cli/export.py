@@ -52,7 +52,7 @@ def run(values: Values) -> None:
         from fedmeta.export.signing import check_key
 
         check_key(Path(values["sign"]))
-    model = open_model(Path(values["run"]), values["model"], values["loss"])
+    model = open_model(Path(values["run"]), values)
     if values["adapted"] is not None:
         steps = values["steps"]
         require(steps is None or steps >= 0, "steps", steps, "a whole number of at least 0")

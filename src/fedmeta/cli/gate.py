@@ -44,7 +44,7 @@ def run(values: Values) -> None:
     olds, tasks = values["against"], values["tasks"] or values["against"]
     machinery = subtable(options.settings_table(PARAMETERS, values), "execution")
     opened = {
-        path: open_model(RunFolder.open(Path(path)).path, values["model"], values["loss"])
+        path: open_model(RunFolder.open(Path(path)).path, values)
         for path in dict.fromkeys([values["new"], *olds])
     }
     verdicts: list[Verdict] = []

@@ -27,7 +27,7 @@ PARAMETERS = (
 def run(values: Values) -> None:
     """Estimate how much each parameter of a run matters, and store it with the run."""
     folder = RunFolder.open(Path(values["run"]))
-    model = open_model(folder.path, values["model"], values["loss"])
+    model = open_model(folder.path, values)
     kind, earlier = values["kind"] or "fisher", [Path(each) for each in values["add"] or ()]
     nodes = own_federation(folder, sources=True)
     file = store_importance(folder.path, kind, model, nodes, values["device"] or "cpu", earlier)

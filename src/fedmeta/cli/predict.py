@@ -36,7 +36,7 @@ def run(values: Values) -> None:
     """Predict every row of a file: its columns in its order, with the model's answers added."""
     if values["data"] is None or values["out"] is None:
         raise SettingError("a file to read and one to write are needed", "give --data and --out")
-    model = open_model(Path(values["run"]), values["model"], values["loss"])
+    model = open_model(Path(values["run"]), values)
     path, out = Path(values["data"]).expanduser(), Path(values["out"])
     if not path.is_file():
         raise DataError(f"there is no file {path}", "check the path")

@@ -87,6 +87,7 @@ SEEDS = Parameter("seeds", "How many repeats, each with its own nodes and weight
 OUT = Parameter("out", "Folder for the results.", short="o", metavar="FOLDER")
 OWN_CODE = (
     Parameter("model", "Your own network, named again.", metavar="FILE.PY:FUNCTION"),
+    Parameter("backbone", "Your own backbone, named again.", metavar="FILE.PY:FUNCTION"),
     Parameter("loss", "Your own loss, named again.", metavar="FILE.PY:FUNCTION"),
 )
 """Of the commands that open a run."""
@@ -126,6 +127,14 @@ DATA = under(
 METHOD = under(
     "Method",
     option("model.name", "auto, cnn, mlp, linear, or file.py:function.", flag="model"),
+    option(
+        "model.backbone",
+        "Pretrained and frozen: efficientnet-lite:0, timm:NAME, torchvision:NAME, "
+        "transformers:NAME, or file.py:function.",
+    ),
+    option("model.backbone_weights", "File of its weights.", metavar="FILE"),
+    option("model.head", "Of a backbone: mlp, linear, cosine or prototype."),
+    option("model.image_size", "Pixels of the square that a backbone sees."),
     Parameter(
         "loss",
         "auto, cross-entropy, balanced-cross-entropy, squared-error or file.py:function.",

@@ -94,6 +94,12 @@ class RunSpec:
     start: str | Tree | None = None
     importance: Importance = "none"
 
+    def __post_init__(self) -> None:
+        backbone = isinstance(self.model, ModelSettings) and self.model.backbone is not None
+        if backbone and self.data is not None and self.data.scaling != "none":
+            # A backbone brings its own preprocessing; every machine of a fleet reads it here.
+            object.__setattr__(self, "data", replace(self.data, scaling="none"))
+
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> RunSpec:
         """From a settings table, on top of the preset that it may name; everything is checked."""

@@ -21,6 +21,7 @@ from fedmeta.core.errors import FedmetaError, RunFolderError, SettingError
 _CODE = {
     "--algorithm": ("algorithm",),
     "--model": ("model", "name"),
+    "--backbone": ("model", "backbone"),
     "--loss": ("loss",),
     "--prior-kind": ("prior", "kind"),
     "--prior": ("prior", "model"),
@@ -38,9 +39,27 @@ def names_code(name: str) -> bool:
     return is_code_name(name) and not Path(name).exists()
 
 
+BACKBONE_LIBRARIES = ("efficientnet-lite", "timm", "torchvision", "transformers")
+"""Before the colon of a backbone's name these stand for what is installed, not for code."""
+
+
 def is_code_name(name: str) -> bool:
     """Whether a name points at code rather than at something built in."""
     return ":" in name
+
+
+def is_backbone_code(name: str) -> bool:
+    """Whether a backbone's name points at code of the user's own, not at a library's network.
+
+    Example:
+        >>> is_backbone_code("timm:resnet18"), is_backbone_code("mine.py:make")
+        (False, True)
+    """
+    return is_code_name(name) and name.partition(":")[0] not in BACKBONE_LIBRARIES
+
+
+_READS = {"--backbone": is_backbone_code, "--prior": names_code}
+"""How it is told that these flags name code; of all others a colon does."""
 
 
 def refuse_code(
@@ -56,8 +75,8 @@ def refuse_code(
     """
     for option, place in _CODE.items():
         name = _at(table, place)
-        named = names_code(name) if place == ("prior", "model") else is_code_name(name)
-        if named and name != _at(typed, place):
+        is_code = _READS.get(option, is_code_name)
+        if is_code(name) and name != _at(typed, place):
             shown = re.sub(r"^fleet_app\.own_(\w+):", r"\1.py:", name)  # as fleets ship it
             again = flag.format(flag=option, setting=".".join(place), name=shown)
             what = "an address" if "://" in name else "code of your own"

@@ -20,6 +20,7 @@ from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.data.federation import Federation, Positions, Task
 from fedmeta.data.pool import Array
 from fedmeta.engine.cohort import node_keys
+from fedmeta.engine.features import features_for
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.machine import machine
 from fedmeta.evaluation.decided import chosen_measures, measured_candidates
@@ -226,6 +227,10 @@ def evaluate_model(
             f"{federation.name} has other classes or shapes than the model was trained on",
             "evaluate it on data like its own",
         )
+    with machine(execution):
+        features = features_for(model, federation, list(federation.targets), execution)
+    if features is not None:
+        model, federation = features.applied(model), features.federation
     network = model.network.to(execution.torch_device, execution.torch_dtype)
     theta = {name: leaf.to(network.theta[name]) for name, leaf in model.theta.items()}
     layout = Layout(execution, Objective(predictor(network, execution), model.loss))

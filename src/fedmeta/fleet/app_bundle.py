@@ -59,8 +59,10 @@ def shipped(table: Table) -> Table:
     for key in ("algorithm", "loss"):
         if table.get(key) in names:
             moved[key] = names[table[key]]
-    if (model := table.get("model", {})).get("name") in names:
-        moved["model"] = {**model, "name": names[model["name"]]}
+    model = dict(table.get("model", {}))
+    for key in ("name", "backbone"):
+        if model.get(key) in names:
+            moved["model"] = model = {**model, key: names[model[key]]}
     if "algorithms" in table:
         own = table["algorithms"].items()
         moved["algorithms"] = {names.get(name, name): values for name, values in own}
@@ -69,7 +71,8 @@ def shipped(table: Table) -> Table:
 
 def _files(table: Table) -> list[str]:
     """The names of code in files that the settings have."""
-    named = (table.get("algorithm"), table.get("loss"), table.get("model", {}).get("name"))
+    model = table.get("model", {})
+    named = (table.get("algorithm"), table.get("loss"), model.get("name"), model.get("backbone"))
     found = [str(name) for name in named if name and is_code_name(str(name))]
     files = [name for name in found if name.rpartition(":")[0].endswith(".py")]
     if len({_module(name) for name in files}) < len({name.rpartition(":")[0] for name in files}):

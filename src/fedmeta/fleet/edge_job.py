@@ -84,7 +84,8 @@ def _prepared(name: str, data: EdgeData, execution: Mapping[str, Any], request: 
     scaling = Scaling.from_tensors(request.tensors)
     if scaling.tokens and token_scaling(federation) is None:
         raise DataError(
-            f"the samples of edge {name} are tokens to the model, but have fractions or are negative",
+            f"the samples of edge {name} are tokens to the model, but have fractions or are "
+            "negative",
             "give whole numbers from 0 on",
         )
     labels = [] if scaling.labels is None else [(scaling.labels, federation.labels.shape[1:])]

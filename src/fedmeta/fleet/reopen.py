@@ -132,15 +132,21 @@ def samples_for(model: MetaModel, path: str, label: str | None) -> Pool:
     return without_gaps(pool, ())
 
 
-def open_model(path: Path, network: str | None, loss: str | None) -> MetaModel:
-    """The meta-model of a run folder or model file; code of the user's own is named again."""
-    named = ModelSettings(network) if network else None
+def open_model(path: Path, typed: Mapping[str, Any] | None = None) -> MetaModel:
+    """The meta-model of a run folder or model file.
+
+    Args:
+        path: of either.
+        typed: `model`, `backbone` and `loss`: code of the user's own that was named again.
+    """
+    network, backbone, loss = ((typed or {}).get(name) for name in ("model", "backbone", "loss"))
+    named = ModelSettings(network or "auto", backbone=backbone) if network or backbone else None
     if loss is None:
         model = MetaModel.load(path, named)
     else:  # which one a name means depends on the task, so on what the file says
         model = MetaModel.load(path, named, squared_error)
         model = replace(model, loss=named_loss(loss, model.task))
-    if network or loss:  # code that was named again may be another than it was: does it still fit?
+    if named or loss:  # code that was named again may be another than it was: does it still fit?
         fitted, task = replace(model.network, theta=model.theta), model.task
         some = next(iter(model.theta.values()))
         inputs = model.scaled(np.zeros((2, *model.input_shape)))

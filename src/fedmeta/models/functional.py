@@ -110,8 +110,22 @@ class FunctionalModel:
                     place.copy_(values[name])
         return module
 
+    def with_constants(self, constants: Tree) -> FunctionalModel:
+        """The same with other frozen parameters and buffers, also in its modules."""
+        training, inference = copy.deepcopy((self.training, self.inference))
+        with torch.no_grad():
+            for module in (training, inference):
+                for name, place in (*module.named_parameters(), *module.named_buffers()):
+                    if name in constants:
+                        place.copy_(constants[name])
+        return replace(self, constants=_parts(training)[1], training=training, inference=inference)
+
     def to(self, device: torch.device, dtype: torch.dtype) -> FunctionalModel:
         """The same on another device and in another floating-point type."""
+        leaves = [*self.theta.values(), *self.constants.values()]
+        floats = [each for each in leaves if each.is_floating_point()]
+        if all(each.device == device for each in leaves) and all(e.dtype == dtype for e in floats):
+            return self
         training, inference = (
             copy.deepcopy(module).to(device=device, dtype=dtype)
             for module in (self.training, self.inference)

@@ -33,6 +33,7 @@ from fedmeta.data.pool import as_array, normalised_inputs
 from fedmeta.data.readers.table import inputs_of_frame, labels_of_frame
 from fedmeta.data.scaling import Scaling, check_tokens
 from fedmeta.models.device_classes import class_numbers, with_device_classes
+from fedmeta.models.features import cut_off, features_of
 from fedmeta.models.functional import FunctionalModel
 from fedmeta.models.in_notebooks import model_table
 from fedmeta.models.losses import Loss
@@ -132,8 +133,9 @@ class MetaModel:
                 "give at least one sample, and one label for each",
             )
         some = next(iter(self.theta.values()))
-        samples = Samples(scaled, targets, some.new_ones(len(scaled)))
-        objective = Objective(lambda theta, x, _key: self.network(theta, x, None), self.loss)
+        network, features = self._after_frozen(scaled)
+        samples = Samples(features, targets, some.new_ones(len(scaled)))
+        objective = Objective(lambda theta, x, _key: network(theta, x, None), self.loss)
         about, key = self.about, randomness.key(seed)
         if decide:
             among = None if decide is True else tuple(decide)
@@ -141,6 +143,13 @@ class MetaModel:
             about = {**about, "decision": chosen}
         theta = adapt(objective, rule, self.theta, samples, key)
         return replace(self, theta=theta, about=about)
+
+    def _after_frozen(self, inputs: Tensor) -> tuple[FunctionalModel, Tensor]:
+        """What follows a frozen body, and the body's features: once, whatever the steps."""
+        cut = cut_off(self.network, inputs[:2]) if self.network.constants else None
+        if cut is None:
+            return self.network, inputs
+        return cut.rest, features_of(cut.body, inputs).to(inputs.device)
 
     def for_classes(self, names: Sequence[str]) -> MetaModel:
         """The same with a device's own class names, where labels are local to a device."""
@@ -257,7 +266,7 @@ class MetaModel:
                 problem = f"its head has {unknown[0]!r}, which the model lacks"
                 raise RunFolderError(f"{file} is damaged: {problem}", RESTORE)
             check_step_sizes(rule, theta, file)
-            model = replace(model, constants=constants or model.constants)
+            model = model.with_constants(constants) if constants else model
             if known not in (None, content_digest(tensors, json.dumps(facts))):
                 raise RunFolderError(f"{file} is damaged: its checksum is another", RESTORE)
             about = {k: v for k, v in facts.items() if k not in _OWN_FACTS}

@@ -77,17 +77,26 @@ def network_of(
         return functionalise(initialised(network, shape), parts)
     if network is None:
         stored = facts["network"]
-        if "class" in stored or is_code_name(stored["name"]):
+        own = stored.get("class") or ModelSettings(**stored).own_code
+        if own is not None:
+            flag = "--backbone" if stored.get("backbone") else "--model"
             raise RunFolderError(
-                f"{file} was trained with a network of your own "
-                f"({stored.get('class') or stored['name']})",
-                "name that network again: --model on the command line, network= in Python",
+                f"{file} was trained with a network of your own ({own})",
+                f"name that network again: {flag} on the command line, network= in Python",
             )
-        named = ModelSettings(**stored)
-        return functionalise(build(named, shape, task.outputs, 0, most, parts), parts)
+        named = _without_files(ModelSettings(**stored))
+        return functionalise(build(named, shape, task.outputs, 0, most, parts, empty=True), parts)
+    if network.backbone is not None and "backbone" in facts["network"]:  # its head is as it was
+        network = replace(ModelSettings(**facts["network"]), backbone=network.backbone)
     stored = facts["network"].get("vocabulary", 0)
-    network = replace(network, vocabulary=network.vocabulary or stored)
-    return functionalise(build(network, shape, task.outputs, seed=0, parts=parts), parts)
+    network = _without_files(replace(network, vocabulary=network.vocabulary or stored))
+    built = build(network, shape, task.outputs, seed=0, parts=parts, empty=True)
+    return functionalise(built, parts)
+
+
+def _without_files(settings: ModelSettings) -> ModelSettings:
+    """The same whose backbone's weights come from the model file itself."""
+    return replace(settings, backbone_weights=None)
 
 
 def loss_of(file: Path, facts: Mapping[str, Any], task: Task) -> Loss:

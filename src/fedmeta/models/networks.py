@@ -27,8 +27,15 @@ from fedmeta.core.errors import (
 )
 from fedmeta.core.input_files import check_memory
 from fedmeta.core.serialization import LATER
-from fedmeta.core.user_code import explained, is_code_name, load_object
+from fedmeta.core.user_code import (
+    BACKBONE_LIBRARIES,
+    explained,
+    is_backbone_code,
+    is_code_name,
+    load_object,
+)
 from fedmeta.data.named_inputs import InputParts
+from fedmeta.models.backbone import HeadKind, with_head
 from fedmeta.models.recurrent import RecurrentNetwork
 
 Activation = Literal["elu", "leaky-relu", "relu", "tanh"]
@@ -64,6 +71,15 @@ class ModelSettings:
             biases 0.1, as in the authors' code).
         vocabulary: of a gru, how many tokens there are; 0: as many as the encoding of texts has.
             A function of your own gets it where it has an argument of that name.
+        backbone: a pretrained network, frozen, under a head of ours: "efficientnet-lite:0" to 4,
+            "timm:NAME", "torchvision:NAME", "transformers:NAME" (of images), or your own as
+            "file.py:function", which takes (input shape) and returns a module that gives features.
+            It brings its own preprocessing, so inputs are not scaled besides.
+        backbone_weights: a file with the backbone's weights, safetensors or a state dict; None: the
+            library's, from its cache or fetched.
+        head: of a backbone: "mlp" (`hidden` and `activation`), "linear", "cosine" (angles alone) or
+            "prototype" (an mlp whose last layer is made of class means).
+        image_size: pixels of the square that a backbone sees; None: as it was trained.
     """
 
     name: str = "auto"
@@ -73,6 +89,10 @@ class ModelSettings:
     last_pooling: Literal["max", "average"] = "max"
     initialisation: Initialisation = "pytorch"
     vocabulary: int = field(default=0, metadata=LATER)
+    backbone: str | None = field(default=None, metadata=LATER)
+    backbone_weights: str | None = field(default=None, metadata=LATER)
+    head: HeadKind = field(default="mlp", metadata=LATER)
+    image_size: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
@@ -83,16 +103,49 @@ class ModelSettings:
                 f"model {self.name!r} is unknown",
                 f"{nearest(self.name, _NETWORKS)}; or name your own as file.py:function",
             )
-        for name in ("channels", "hidden"):
-            widths = getattr(self, name)
+        for which in ("channels", "hidden"):
+            widths = getattr(self, which)
             if widths == "auto":
                 continue
             fits = all(isinstance(w, int) and 1 <= w < 2**31 for w in widths)
-            require(fits, name, widths, "whole numbers of at least 1")
+            require(fits, which, widths, "whole numbers of at least 1")
         require_whole("vocabulary", self.vocabulary, 0)
         require_choice("activation", self.activation, get_args(Activation))
         require_choice("last_pooling", self.last_pooling, ("max", "average"))
         require_choice("initialisation", self.initialisation, get_args(Initialisation))
+        require_choice("head", self.head, get_args(HeadKind))
+        if self.image_size is not None:
+            require_whole("image_size", self.image_size, 8)
+        self._check_backbone()
+
+    def _check_backbone(self) -> None:
+        """Refuse what makes no sense with or without a backbone."""
+        if self.backbone is None:
+            for name in ("backbone_weights", "image_size"):
+                value = getattr(self, name)
+                require(value is None, name, value, "a backbone as well, or leave it out")
+            require(self.head == "mlp", "head", self.head, "a backbone as well, or leave it out")
+            return
+        if self.name != "auto":
+            raise SettingError(
+                f"model {self.name!r} and backbone {self.backbone!r} are both given",
+                "leave one of the two out",
+            )
+        library, colon, own = self.backbone.partition(":")
+        known = library in BACKBONE_LIBRARIES or is_backbone_code(self.backbone)
+        if not colon or not own or not known:
+            raise SettingError(
+                f"backbone {self.backbone!r} is unknown",
+                f"write LIBRARY:NAME ({nearest(library, BACKBONE_LIBRARIES)}); or name your own as "
+                "file.py:function",
+            )
+
+    @property
+    def own_code(self) -> str | None:
+        """The code that it names, "file.py:function"; None: all of it is built in."""
+        if self.backbone is not None:
+            return self.backbone if is_backbone_code(self.backbone) else None
+        return self.name if is_code_name(self.name) else None
 
 
 _DRAWING = 28  # pixels of a drawing of a character, as few-shot learning commonly has it
@@ -142,6 +195,7 @@ def build(
     seed: int,
     most: int | None = None,
     parts: InputParts | None = None,
+    empty: bool = False,
 ) -> nn.Module:
     """The network for inputs of a shape, with its initial weights drawn from the seed.
 
@@ -150,9 +204,10 @@ def build(
         shape: of one sample, channels first.
         outputs: numbers per sample.
         seed: of the initial weights; torch's own generator is left as it was.
-        most: parameters that it may have; None: as many as fit into memory.
+        most: parameters that it may train; None: as many as fit into memory.
         parts: what a sample consists of, where it has several inputs: then a function of your own
             gets a mapping of their names to shapes, or the shape of the only one.
+        empty: the weights of a backbone do not matter, they will be put in.
 
     Example:
         >>> model = build(ModelSettings("mlp", hidden=(5,)), (1, 8, 8), 10, seed=0)
@@ -161,6 +216,8 @@ def build(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if settings.backbone is not None:
+            return _on_backbone(settings, settings.backbone, shape, outputs, empty)
         if is_code_name(settings.name):
             given: Any = tuple(shape) if parts is None else parts.shapes
             given = given if parts is None or len(given) > 1 else next(iter(given.values()))
@@ -192,6 +249,26 @@ def build(
         if settings.initialisation == "truncated-normal":
             _truncated_normal(model)
         return model
+
+
+def _on_backbone(
+    settings: ModelSettings, backbone: str, shape: Sequence[int], outputs: int, empty: bool
+) -> nn.Module:
+    return with_head(
+        backbone,
+        shape,
+        outputs,
+        settings.head,
+        hidden=_hidden(settings),
+        activation=_ACTIVATIONS[settings.activation],
+        size=settings.image_size,
+        weights=settings.backbone_weights,
+        empty=empty,
+    )
+
+
+def _hidden(settings: ModelSettings) -> tuple[int, ...]:
+    return (64,) if settings.hidden == "auto" else settings.hidden
 
 
 def _check_size(make: Callable[[], nn.Module], most: int | None) -> None:
@@ -282,7 +359,7 @@ def _conv4(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Mo
 def _mlp(settings: ModelSettings, shape: Sequence[int], outputs: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
     before = math.prod(shape)
-    for after in (64,) if settings.hidden == "auto" else settings.hidden:
+    for after in _hidden(settings):
         layers += [nn.Linear(before, after), _ACTIVATIONS[settings.activation]()]
         before = after
     return nn.Sequential(*layers, nn.Linear(before, outputs))

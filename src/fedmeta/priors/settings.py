@@ -19,7 +19,6 @@ from fedmeta.core.errors import (
 )
 from fedmeta.core.serialization import LATER
 from fedmeta.core.tree import Tree
-from fedmeta.core.user_code import is_code_name
 from fedmeta.data.encoding import Encoding, model_encoding
 from fedmeta.data.pool import Array, normalised_inputs
 from fedmeta.data.readers.image_folder import read_image_folder
@@ -169,7 +168,7 @@ def load_prior(settings: PriorSettings, network: ModelSettings | None = None) ->
         importance = normalised(importance) if settings.kind == "auto" else importance
     if settings.data is None:
         return regularizer(kind, strength, theta, importance)
-    own = network if network is not None and is_code_name(network.name) else None
+    own = network if network is not None and network.own_code is not None else None
     model = stored_teacher(path, own)
     return regularizer(
         kind,

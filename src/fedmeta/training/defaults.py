@@ -2,7 +2,9 @@
 
 Where nobody has asked for anything else:
 
-- images are augmented as `Augmentation.resolved` says;
+- images are augmented as `Augmentation.resolved` says (but not in front of a frozen body, which
+  would be computed in every round: see `job.prepare`);
+- a prototype head adapts by prototypes;
 - tokens of texts are read by a recurrent network that knows as many as their encoding;
 - images whose class numbers are local to a node, as in episodes, get the network that few-shot
   learning knows, conv4;
@@ -29,10 +31,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedmeta.algorithms.platform_optimizer import AUTOMATIC
 from fedmeta.config.spec import RunSpec
-from fedmeta.core.objective import RECOMMENDED
+from fedmeta.core.objective import PROTOTYPES, RECOMMENDED
 from fedmeta.data.federation import Federation, Task
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.head import Head, feature_size
@@ -67,6 +70,9 @@ def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
         hidden = (64, 64) if values else (64,)
         spec = replace(spec, model=replace(spec.model, hidden=hidden))
     algorithm: Any = spec.algorithm
+    prototype = isinstance(spec.model, ModelSettings) and spec.model.head == "prototype"
+    if prototype and getattr(algorithm, "inner", None) is RECOMMENDED:
+        spec = replace(spec, algorithm=replace(algorithm, inner=PROTOTYPES))
     if values and getattr(algorithm, "server", None) is AUTOMATIC:
         longer = replace(AUTOMATIC, longest_step=_LONGEST_FOR_VALUES)
         spec = replace(spec, algorithm=replace(algorithm, server=longer))
@@ -92,7 +98,13 @@ def with_inner_step(
     if spec.algorithm.inner is not RECOMMENDED or head is None:
         return spec
     shape = tuple(federation.inputs.shape[1:])
-    if isinstance(spec.model, ModelSettings):
+    if isinstance(spec.model, ModelSettings) and spec.model.backbone is not None:
+        # What its body gives is standardised, so samples are drawn in its place.
+        first = build(spec.model, shape, federation.task.outputs, seed=0).get_submodule("head")
+        network, names = functionalise(first), [n.removeprefix("head.") for n in head.names]
+        network = network.to(spec.execution.torch_device, spec.execution.torch_dtype)
+        head, shape = replace(head, names=tuple(names)), (_width(first),)
+    elif isinstance(spec.model, ModelSettings):
         # Repeats differ in their first weights: all of them go by those of one.
         parts = federation.parts
         model = build(spec.model, shape, federation.task.outputs, seed=0, parts=parts)
@@ -114,6 +126,11 @@ def with_inner_step(
     inner = replace(RECOMMENDED, step_size=step)
     algorithm: Any = spec.algorithm
     return replace(spec, algorithm=replace(algorithm, inner=inner))
+
+
+def _width(head: nn.Module) -> int:
+    """How many features a head takes."""
+    return next(int(leaf.shape[1]) for leaf in head.parameters() if leaf.ndim == 2)
 
 
 def matched_step(size: float | None, task: Task) -> float:

@@ -96,9 +96,11 @@ def conclude(
 
 def _calibration(job: Job, model: MetaModel) -> Calibration | None:
     """What the source nodes count under the model, where the job has its tensors."""
-    there = replace(model, loss=job.loss)
+    there, federation = replace(model, loss=job.loss), job.federation
+    if job.features is not None:
+        there, federation = job.features.applied(there), job.features.federation
     execution, decides = job.layout.execution, job.training.decide
-    return calibrate(there, job.federation, execution, job.training.seed, decides=decides)
+    return calibrate(there, federation, execution, job.training.seed, decides=decides)
 
 
 def end(
@@ -147,10 +149,10 @@ def end(
 def _notes(job: Job, state: PlatformState, evaluation: Evaluation | None) -> list[str]:
     """What a reader of the result should know."""
     if evaluation is None or evaluation.metric != "accuracy":
-        return []
+        return [*job.notes]
     reached = evaluation.summary()[str(job.algorithm.adaptation(state).steps)]["mean"]
     note = majority_note(majority(job.federation), reached, balanced=isinstance(job.loss, Balanced))
-    return [] if note is None else [note]
+    return [*job.notes, *([] if note is None else [note])]
 
 
 def gradient_evaluations(algorithm: Algorithm, federation: Federation) -> float:

@@ -19,11 +19,13 @@ from fedmeta.core.objective import Adaptation
 from fedmeta.core.prototypes import check_linear, linear_head
 from fedmeta.core.serialization import serialize
 from fedmeta.core.tree import Tree, size
+from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.encoding import Encoding
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling
 from fedmeta.engine.cohort import Cohort
+from fedmeta.engine.features import Features, cut_for, features_of_nodes
 from fedmeta.engine.layout import Layout
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
@@ -33,7 +35,6 @@ from fedmeta.evaluation.evaluate import evaluate
 from fedmeta.evaluation.metrics import OwnMetric
 from fedmeta.evaluation.result import Evaluation
 from fedmeta.evaluation.targets import Targets, TargetStore
-from fedmeta.models.features import cut_off
 from fedmeta.models.functional import FunctionalModel, check_on_samples
 from fedmeta.models.head import Head, head_of
 from fedmeta.models.losses import Balanced, Loss, check_loss, named_loss
@@ -41,10 +42,14 @@ from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import TeacherKL, described
 from fedmeta.training.defaults import with_defaults, with_inner_step
-from fedmeta.training.features import Features, features_of_nodes
 from fedmeta.training.start import network_of, scaling_of, texts_of
 from fedmeta.uplink.privacy import Exposure
 from fedmeta.uplink.uplink import Uplink
+
+_EVERY_PASS = (
+    "samples are augmented, so the frozen body of the network is computed in every pass: without "
+    "augmentation it would be once per sample"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +68,7 @@ class Job:
         features: what is trained instead of federation, model and scaling where the network has a
             frozen body; None: it has none, or it is computed in every pass.
         metrics: of one's own, for the final evaluation.
+        notes: what people should know of how it is computed.
     """
 
     spec: RunSpec
@@ -75,6 +81,7 @@ class Job:
     head: Head | None = None
     features: Features | None = None
     metrics: Sequence[OwnMetric] = ()
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -173,7 +180,7 @@ class Job:
         """The artefact that a device needs, on the CPU wherever it was trained."""
         execution = self.layout.execution
         about = {
-            "network": self.settings["model"],
+            "network": _network_facts(self.settings["model"]),
             "loss": self.settings["loss"],
             "features": list(self.federation.features),
             "run": run_id,
@@ -225,6 +232,7 @@ def prepare(
     """
     _check_data(federation)
     check_metric(spec.training.metric, federation.task.kind)
+    left_open = spec.augmentation == Augmentation(rename_labels=spec.augmentation.rename_labels)
     spec = tied(with_defaults(spec, federation))
     spec.augmentation.check(federation.inputs.shape[1:], federation.name)
     _check_inner(spec.algorithm)
@@ -235,24 +243,36 @@ def prepare(
     inputs = torch.cat([few.support.inputs[0], few.query.inputs[0]])[:4].to(execution.torch_device)
     labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]
     more = task.kind == "classification"
-    network, outputs = check_on_samples(network, inputs, task.outputs, more)
+    cut = cut_for(network, inputs, execution)
+    tried, seen = (network, inputs) if cut is None else (cut.rest, cut.features)
+    checked = check_on_samples(tried, seen, task.outputs, more)
+    if cut is None:
+        network = tried = checked.model
+    elif checked.model.keyed_calls:  # it draws by calls, which may stand in the body too
+        cut, (network, _) = None, check_on_samples(network, inputs, task.outputs, more)
+        tried, seen = network, inputs
+    outputs = checked.outputs
     if outputs != task.outputs:
         federation = replace(federation, task=task.with_outputs(outputs))
     loss = _loss(spec, federation)
-    check_loss(loss, network, inputs, labels)
+    check_loss(loss, tried, seen, labels)
     head = None
     if traced and _adapts_head(spec.algorithm):
         # Blank samples, for all machines of a fleet to find the same.
-        head = head_of(network, _blank(network, inputs))
+        blank = _blank(network, inputs) if cut is None else torch.zeros_like(seen)
+        head = head_of(tried, blank)
     spec = with_inner_step(spec, network, head, federation, scaling.tokens)
     algorithm = _with_head(spec.algorithm, head)
     if algorithm.inner.method == "prototypes":
         linear = linear_head(network.theta, algorithm.inner.moves(network.theta))
-        check_linear(network, network.theta, linear, inputs)
+        check_linear(tried, network.theta, linear, seen)
     with machine(execution):
-        changed = spec.augmentation.active or spec.augmentation.turns(task)
-        frozen = "every-pass" if changed else execution.frozen
-        cut = None if frozen == "every-pass" else cut_off(network, inputs)
+        notes: tuple[str, ...] = ()
+        if cut is not None and left_open:  # augmented, they would pass the body in every round
+            still = replace(spec.augmentation, flip=False, shift=0, turn_classes=False)
+            spec = replace(spec, augmentation=still)
+        elif cut is not None and (spec.augmentation.active or spec.augmentation.turns(task)):
+            cut, notes = None, (_EVERY_PASS,)
         features = None if cut is None else features_of_nodes(cut, federation, scaling, execution)
         execution = replace(execution, frozen="every-pass" if features is None else "once")
         if layout is None:
@@ -264,7 +284,7 @@ def prepare(
     if spec.uplink != Uplink():
         _check_uplink(spec, layout, len(federation.sources))
         spec = replace(spec, uplink=spec.uplink.resolved(_exposure(spec)))
-    job = Job(spec, federation, network, loss, scaling, layout, {}, head, features)
+    job = Job(spec, federation, network, loss, scaling, layout, {}, head, features, notes=notes)
     return replace(job, settings=_stored(spec, job))
 
 
@@ -274,6 +294,11 @@ def _blank(network: FunctionalModel, inputs: torch.Tensor) -> torch.Tensor:
     if network.calling is not None:
         blank += torch.from_numpy(network.calling.parts.of_kind("flags")).to(blank)
     return blank
+
+
+def _network_facts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model file says of its network; where weights once lay is nobody's business."""
+    return {name: value for name, value in settings.items() if name != "backbone_weights"}
 
 
 def _check_data(federation: Federation) -> None:

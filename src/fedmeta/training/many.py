@@ -119,7 +119,7 @@ def reread(request: RunRequest) -> Outcome:
     if isinstance(loss, str):
         loss = named_loss(loss, request.federation.task) if is_code_name(loss) else None
     network: Any = request.spec.model
-    if isinstance(network, ModelSettings) and not is_code_name(network.name):
+    if isinstance(network, ModelSettings) and network.own_code is None:
         network = None
     return Run.load(request.folder, network, loss)
 
@@ -204,7 +204,9 @@ def jobs_together(requests: Sequence[RunRequest]) -> list[Job] | None:
         except MemoryBudgetError:
             return None
         jobs.append(job)
-        slow = jobs[0].layout.execution.device == "cpu" and convolves(jobs[0].model)
+        first = jobs[0]
+        trained = first.model if first.features is None else first.features.network
+        slow = first.layout.execution.device == "cpu" and convolves(trained)
         if slow or why_apart(jobs) is not None:
             return None
     return jobs

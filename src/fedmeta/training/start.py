@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedmeta.config.spec import RunSpec
-from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Federation, Task
 from fedmeta.data.scaling import Scaling, fit_scaling, label_sums, token_scaling
 from fedmeta.data.settings import LabelScaling
@@ -57,13 +56,15 @@ def scaling_of(spec: RunSpec, federation: Federation) -> Scaling:
     kept = kept_scaling(spec, federation.inputs.shape[1:], federation.task)
     if kept is not None:
         return kept
-    data = spec.data
+    data, model = spec.data, spec.model
     labels: LabelScaling = "standard" if data is None else data.label_scaling
+    if isinstance(model, ModelSettings) and model.backbone is not None:
+        return fit_scaling(federation, "none", labels=labels)
     texts = texts_of(spec, federation)
     if texts is not None and texts.tokens:
         return Scaling.of_tokens(label_sums(federation, labels))
-    own = not isinstance(spec.model, ModelSettings) or is_code_name(spec.model.name)
-    own = (own or bool(spec.model.vocabulary)) and federation.parts is None
+    own = not isinstance(model, ModelSettings) or model.own_code is not None
+    own = (own or bool(model.vocabulary)) and federation.parts is None
     if own and network_of(spec, federation).vocabulary:
         tokens = token_scaling(federation, labels)
         if tokens is not None:
@@ -84,8 +85,9 @@ def looks_up(spec: RunSpec, common: Federation) -> bool:
     texts = texts_of(spec, common)
     if texts is not None:
         return texts.tokens
-    own = not isinstance(spec.model, ModelSettings) or is_code_name(spec.model.name)
-    own = own or bool(spec.model.vocabulary)
+    model = spec.model
+    own = not isinstance(model, ModelSettings) or model.own_code is not None
+    own = own or bool(model.vocabulary)
     own = own and spec.data_settings.scaling != "none"  # as they are, whatever the model does
     return own and bool(network_of(spec, common).vocabulary)
 

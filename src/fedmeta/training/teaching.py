@@ -19,7 +19,6 @@ from torch import Tensor
 from fedmeta.algorithms.algorithm import with_prior
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.storage import read_tensors, seal_again, write_tensors
-from fedmeta.core.user_code import is_code_name
 from fedmeta.data.pool import Array, normalised_inputs
 from fedmeta.engine.ranks import Ranks
 from fedmeta.models.networks import ModelSettings
@@ -94,7 +93,7 @@ def _answers(
     known = _kept(file, about, len(classes))
     if len(known) == len(raw):
         return known
-    own = model if isinstance(model, ModelSettings) and is_code_name(model.name) else None
+    own = model if isinstance(model, ModelSettings) and model.own_code is not None else None
     named = settings.teacher or settings.model
     assert named is not None  # or it would not teach
     teacher = open_teacher(named, settings.answers, settings.timeout, own)

@@ -40,7 +40,7 @@ class OpenModels:
         """The meta-model of a run."""
         file = folder / "model.safetensors"
         stamp = file.stat().st_mtime_ns if file.is_file() else 0
-        return self._models.get_or_create((folder, stamp), lambda: open_model(folder, None, None))
+        return self._models.get_or_create((folder, stamp), lambda: open_model(folder))
 
     def federation(self, folder: Path) -> Federation:
         """The nodes of a run, from its data."""

@@ -127,6 +127,8 @@ def as_written(encoding: Encoding) -> list[str]:
     """Columns of which an encoding wants the texts as they are."""
     texts = [] if encoding.text is None else [encoding.text.column]
     return texts + [each.name for each in encoding.columns if each.categories]
+
+
 def labels_of_frame(frame: Any, name: str, task: TaskKind) -> Array:
     """The labels in a column of a data frame: values, or the names of classes."""
     table = table_of_frame(frame)
