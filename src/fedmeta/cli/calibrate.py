@@ -36,9 +36,9 @@ def run(values: Values) -> None:
             f"the samples of the source nodes of run {folder.path} are on the edges of a fleet",
             "calibrate a run of one process",
         )
-    model = open_model(folder.path, values["model"], values["loss"])
-    code = {"model.name": values["model"], "loss": values["loss"]}
-    named = nested({setting: name for setting, name in code.items() if name})
+    model = open_model(folder.path, values)
+    names = {"model.name": "model", "model.backbone": "backbone", "loss": "loss"}
+    named = nested({at: values[name] for at, name in names.items() if values[name]})
     machinery = subtable(options.settings_table(PARAMETERS, values), "execution")
     spec = RunSpec.from_dict(stored_table(folder, merged([named, {"execution": machinery}])))
     federation = own_federation(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -78,8 +78,8 @@ def federate(
     table = table_of_frame(x, name)
     if table is not None:
         pool = _pool_of_frame(table, y, node, settings)
-        notes = {"remarks": tuple(map(in_python, pool.remarks))}
-        return deal_out(pool._replace(**notes), settings, seed)
+        remarks = tuple(map(in_python, pool.remarks))
+        return deal_out(pool._replace(remarks=remarks), settings, seed)
     if isinstance(y, str) or isinstance(node, str):
         raise SettingError(
             "y or node names a column, but x is no table", "give one value per sample"
@@ -202,7 +202,7 @@ def _pair(name: str, client: Any) -> tuple[Any, Array]:
     elif isinstance(client, torch.utils.data.Dataset):
         # Not by iter(client): what has __getitem__ alone need not raise IndexError at its end.
         places = range(len(client)) if hasattr(client, "__len__") else None
-        samples = [*client] if places is None else [client[place] for place in places]
+        samples = [*cast(Any, client)] if places is None else [client[place] for place in places]
         if not samples:
             raise DataError(f"client {name!r} has no samples", "leave it out")
         if any(not isinstance(each, tuple | list) or len(each) != 2 for each in samples):

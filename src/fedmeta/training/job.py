@@ -276,10 +276,10 @@ def prepare(
         features = None if cut is None else features_of_nodes(cut, federation, scaling, execution)
         execution = replace(execution, frozen="every-pass" if features is None else "once")
         if layout is None:
-            seen = features or Features(network, federation, scaling)
-            samples = seen.federation, seen.scaling
+            trained = features or Features(network, federation, scaling)
+            samples = trained.federation, trained.scaling
             layout = lay_out(
-                execution, seen.network, loss, *samples, algorithm, repeats, spec.augmentation
+                execution, trained.network, loss, *samples, algorithm, repeats, spec.augmentation
             )
     if spec.uplink != Uplink():
         _check_uplink(spec, layout, len(federation.sources))
