@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.datastructures import Headers
 
+from fedmeta.models.meta_model import MetaModel
 from fedmeta.ui import timed_protocol
 from fedmeta.ui.app import server
 from fedmeta.ui.security import is_loopback, refusal
@@ -74,6 +75,36 @@ def test_what_another_site_asks_for_is_not_answered(client: Client) -> None:
         headers = {"Origin": ORIGIN, "Sec-Fetch-Site": site}
         assert client.post("/report/digits", headers=headers).status_code == 403
     assert client.get("/", headers={"Sec-Fetch-Site": "none"}).status_code == 200
+
+
+GETS = [
+    *("/", "/compare?run=digits&run=waves", "/run/digits", "/run/../data.csv", "/run/broken"),
+    *("/comparison/both", "/sequence/both", "/adapt/digits", "/adapt/digits?node=x"),
+    *("/own/digits", "/own/table", "/api/rounds/digits?offset=0", "/api/model/x", "/report.css"),
+    *("/report/digits", "/api/delete/digits", "/api/notes/digits", "/api/adapt/digits"),
+]
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file of a folder: when it was written, and what it holds."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_no_get_changes_a_file_or_computes(
+    client: Client, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(*_: object, **__: object) -> None:
+        raise AssertionError("a GET must not adapt or draw")
+
+    monkeypatch.setattr(MetaModel, "adapt", computed)
+    before = contents(runs.parent)
+    answers = {path: client.get(path).status_code for path in GETS}
+    assert contents(runs.parent) == before
+    assert {"/", "/run/digits", "/adapt/digits", "/own/digits"} <= {
+        path for path, status in answers.items() if status == 200
+    }
+    assert all(status < 500 for status in answers.values()), answers
 
 
 def test_a_report_is_not_made_by_a_get(client: Client) -> None:
