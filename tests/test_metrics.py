@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ import fedmeta
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import SettingError
 from fedmeta.evaluation.baseline import baseline
+from fedmeta.evaluation.evaluate import scores
 from fedmeta.evaluation.metrics import (
     auc,
     class_metrics,
@@ -176,3 +180,89 @@ def test_a_metric_tunes_and_two_seeds_crown_nobody() -> None:
     assert [trial["ci95"] for trial in found["trials"]] == [None, None]
     assert found["crowned"] is False
     assert found["best"]["mean"] == max(trial["mean"] for trial in found["trials"])
+
+
+def rare(labels: np.ndarray, outputs: np.ndarray) -> float:
+    """How sure the model is of the second class: a metric of one's own."""
+    return float(outputs[:, 1].mean())
+
+
+def test_one_s_own_metric_and_any_other_compare(tmp_path: Path) -> None:
+    table = {
+        "data": {"nodes": 10, "samples": [10, 12]},
+        "model": {"name": "linear"},
+        "training": {"rounds": 2, "evaluate_every": 0},
+    }
+    spec = fedmeta.RunSpec.from_dict(table)
+    methods = [fedmeta.FedAvg(), fedmeta.Reptile()]
+    plain = fedmeta.compare(spec, methods, [0, 1, 2], folder=tmp_path / "plain")
+    asked = fedmeta.compare(
+        spec.replaced(metric="balanced-accuracy"), methods, [0, 1, 2], folder=tmp_path / "asked"
+    )
+    mine = fedmeta.compare(spec, methods, [0, 1, 2], folder=tmp_path / "own", metric=rare)
+    assert plain.title.startswith("accuracy of")
+    assert asked.title.startswith("balanced-accuracy of")
+    assert mine.title.startswith("rare of")
+    for row, other in zip(asked["rows"], plain["rows"], strict=True):
+        found = row["metrics"]["balanced-accuracy"]
+        summaries = [fedmeta.Run.load(tmp_path / "asked" / run).summary for run in row["runs"]]
+        values = [each["metrics"]["balanced-accuracy"]["1"]["mean"] for each in summaries]
+        assert found["values"] == values
+        assert found["mean"] == pytest.approx(np.mean(values))
+        assert asked.by_metric(row)["mean"] == found["mean"]
+        assert row["mean"] == other["mean"]  # accuracy stays beside it
+    first, second = (row["metrics"]["rare"]["values"] for row in mine["rows"])
+    assert mine["paired"][0]["metrics"]["rare"]["mean"] == pytest.approx(
+        np.mean(np.subtract(first, second))
+    )
+    assert mine["rows"][0]["metrics"]["rare"]["before_mean"] is None  # known once adapted
+    assert mine.cells()[0][1] == "–"
+    assert "–" in mine._repr_html_()
+
+
+def test_one_s_own_metric_tunes() -> None:
+    table = {
+        "algorithm": "fedavg",
+        "data": {"nodes": 12, "samples": [10, 12]},
+        "model": {"name": "linear"},
+        "training": {"rounds": 2},
+    }
+    points = fedmeta.grid({"step_size": [0.001, 0.3]})
+    found = fedmeta.tune(table, points, seeds=[0, 1, 2], metric=rare)
+    assert [trial["metric"] for trial in found["trials"]] == ["rare", "rare"]
+    assert found["best"]["mean"] == max(trial["mean"] for trial in found["trials"])
+    plain = fedmeta.tune(table, points, seeds=[0, 1, 2])
+    assert [t["values"] for t in plain["trials"]] != [t["values"] for t in found["trials"]]
+
+
+def test_an_evaluation_shows_itself_in_a_line() -> None:
+    federation = lopsided()
+    run = fedmeta.train(federation, SMALL, fedmeta.FedAvg(), rounds=1)
+    found = fedmeta.evaluate_model(run.meta_model, federation)
+    assert re.fullmatch(
+        r"Evaluation\(accuracy of 2 nodes by steps: 0: [\d.]+ %, 1: [\d.]+ %, 5: [\d.]+ %\)",
+        repr(found),
+    )
+    assert "<td>balanced-accuracy</td>" in found._repr_html_()
+    assert len(found._repr_html_()) < 2000
+
+
+def test_scores_of_one_device_are_scikit_learns() -> None:
+    federation = lopsided()
+    model = fedmeta.train(federation, SMALL, fedmeta.FedAvg(), rounds=3).meta_model
+    inputs, labels = federation.inputs[:60], federation.labels[:60]
+    found, outputs = scores(model, inputs, labels), model.predict(inputs).numpy()
+    answers = outputs.argmax(axis=1)
+    assert found["accuracy"] == pytest.approx(oracle.accuracy_score(labels, answers))
+    recalls = oracle.recall_score(labels, answers, average="macro", zero_division=0)
+    assert found["balanced-accuracy"] == pytest.approx(recalls)
+    assert found["auc"] == pytest.approx(oracle.roc_auc_score(labels, outputs[:, 1]))
+
+
+def test_a_loss_that_weighs_classes_is_not_told_to_weigh_classes() -> None:
+    run = fedmeta.train(
+        lopsided(), SMALL, fedmeta.FedAvg(), rounds=2, loss="balanced-cross-entropy"
+    )
+    (note,) = run.summary["notes"]
+    assert "judge a loss that weighs classes by balanced-accuracy" in note
+    assert "--loss" not in note

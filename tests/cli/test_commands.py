@@ -288,7 +288,7 @@ def test_adapt_by_regression(playground: Path) -> None:
     succeed(f"train {data} --rounds 2 --out waves")
     Path("own.csv").write_text("x,y\n1,2\n2,4\n3,6\n4,8\n")
     text = succeed("adapt waves --data own.csv --label y --steps 20 --seed 1")
-    assert "mse on 2 samples" in text
+    assert "measured on 2 samples" in text
     rows = [line.split("│") for line in text.splitlines() if line.startswith("│")]
     before, after = (float(row[2]) for row in rows)
     assert after < before

@@ -126,6 +126,35 @@ def test_adapt_knows_the_label_and_writes_a_model_of_all_samples(place: Path) ->
     said("adapt run --data other.csv --label condition")
 
 
+def test_adapt_and_evaluate_show_the_metric_that_was_trained_for_or_asked_for(place: Path) -> None:
+    assert MetaModel.load("run").about["metric"] == "balanced-accuracy"
+    head = said("adapt run --data new.csv").splitlines()
+    columns = next(line for line in head if "model" in line)
+    assert columns.index("balanced-accuracy") < columns.index(" accuracy") < columns.index("f1")
+    asked = next(
+        line
+        for line in said("adapt run --data new.csv --metric f1").splitlines()
+        if "model" in line
+    )
+    assert asked.index("f1") < asked.index("balanced-accuracy")
+    text = said("evaluate run --metric f1 --per-node")
+    assert text.index("f1 of 3 target nodes") < text.index("accuracy of 3 target nodes of")
+    assert "f1 of every target node" in text
+    assert "balanced-accuracy of 3 target nodes" in said("evaluate run")
+    for line in ("adapt run --data new.csv", "evaluate run"):
+        outcome = call(f"{line} --metric mae", SHELL)
+        assert outcome.code == 2
+        assert "use one of: accuracy, balanced-accuracy, f1, auc" in outcome.complaint
+
+
+def test_compare_shows_the_metric_that_was_asked_for(place: Path) -> None:
+    text = said(
+        "compare fedavg reptile --data machines.csv --label wear --node machine --missing mean "
+        "--model linear --rounds 1 --seeds 1 --metric f1 --out both"
+    )
+    assert "f1 of the target nodes, 1 seed" in text
+
+
 def test_the_check_up_as_text_json_and_page(place: Path) -> None:
     text = said(
         "data machines.csv --label wear --node machine --missing mean --html c.html --out c.json"
@@ -144,6 +173,8 @@ def test_the_check_up_as_text_json_and_page(place: Path) -> None:
     assert outcome.code == 2
     assert "change:  'machine' has 16 values: is it the device?" in outcome.out
     assert "7 values missing in 7 rows ('heat' 7) (line 9" in outcome.complaint
+    assert "7 values missing" not in outcome.out  # told once
+    assert "5 columns; semicolons between values, decimal commas" in outcome.out
 
 
 def test_lists_of_columns(place: Path) -> None:

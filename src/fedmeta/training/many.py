@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -203,7 +204,7 @@ def jobs_together(requests: Sequence[RunRequest]) -> list[Job] | None:
             )
         except MemoryBudgetError:
             return None
-        jobs.append(job)
+        jobs.append(replace(job, metrics=each.metrics))
         first = jobs[0]
         trained = first.model if first.features is None else first.features.network
         slow = first.layout.execution.device == "cpu" and convolves(trained)
@@ -240,6 +241,8 @@ def why_apart(jobs: Sequence[Job]) -> str | None:
         for name in ("loss", "augmentation", "participation", "execution"):
             if getattr(job.spec, name) != getattr(first, name):
                 return f"they differ in {name}"
+        if tuple(job.metrics) != tuple(jobs[0].metrics):
+            return "they have different metrics"
         if job.federation.task.local_labels != jobs[0].federation.task.local_labels:
             return "only some have labels that are local to a node"
         shapes = [{n: leaf.shape for n, leaf in j.model.theta.items()} for j in (job, jobs[0])]

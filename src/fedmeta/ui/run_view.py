@@ -43,6 +43,7 @@ def _tiles(run: RunFacts) -> list[Fact]:
     federation = run.federation
     shape = " × ".join(map(str, federation.input_shape)) or "1"
     what = "classes" if federation.kind == "classification" else "outputs"
+    what = what if federation.outputs != 1 else "output"
     # What grows while a run goes on is not among them: it would soon be old.
     done = [
         Fact("Rounds", fmt.number(run.rounds), f"of {fmt.number(run.planned)} planned"),
