@@ -87,3 +87,25 @@ def test_bad_input(line: str, words: str, file: Path, tmp_path: Path) -> None:
     assert outcome.code == 2
     assert words in outcome.complaint
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_release_gate_has_a_line_and_a_place_on_the_page(tmp_path: Path) -> None:
+    file, out = tmp_path / "two.toml", tmp_path / "run"
+    file.write_text("limit = 100\n" + FILE.replace("nodes = 5", "nodes = 15"))
+    text = succeed(f"sequence {file} --out {out}", "plain")
+    line = "1 of 1 updates would be released"
+    assert f"gate     auto: {line}" in text
+    assert f"Release gate, auto: {line}" in (out / "report.html").read_text()
+    found = json.loads((out / "sequence.json").read_text())["methods"]["auto"]
+    assert found["gate"] == {"updates": 1, "blocked": 0, "line": line}
+    assert found["repeats"][0]["gate"][0][0]["limit"] == 100
+    (out / "sequence.json").unlink()
+    succeed(f"sequence --resume {out}", "plain")
+    assert json.loads((out / "sequence.json").read_text())["methods"]["auto"] == found
+    assert "limit is -1" in call(f"sequence {write(tmp_path, -1)}").complaint
+
+
+def write(folder: Path, limit: float) -> Path:
+    file = folder / "other.toml"
+    file.write_text(f"limit = {limit}\n{FILE}")
+    return file

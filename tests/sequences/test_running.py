@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedmeta.core import tree
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.storage import read_tensors
-from fedmeta.priors import OutputKL, SquaredMahalanobis
+from fedmeta.priors import SquaredMahalanobis
 from fedmeta.priors.importance import UNIT
 from fedmeta.studies.sequences import TaskSequence, running
 from fedmeta.studies.sequences.carrying import Past, next_task, shared_network, start
@@ -210,24 +211,24 @@ def test_outputs_need_samples_of_nobody(tmp_path: Path) -> None:
         run_sequence(sequence_from(table, "people"))
 
 
-def test_auto_holds_outputs_where_the_platform_has_samples_and_else_parameters() -> None:
-    """λ grows with the tasks behind; a normalised diagonal counts every task alike."""
+def test_auto_counts_every_earlier_task_alike() -> None:
+    """A normalised diagonal for each, and a λ that nobody has to choose."""
     sequence, pasts = learned("auto", [0])
     past = pasts[0]
     held = next_task(sequence, 2, 0, past, None).spec.algorithm.prior
-    assert isinstance(held, OutputKL)
-    assert held.strength == 2.0  # two tasks behind
-    bare = replace(past, drawn=replace(past.drawn, platform=[np.zeros(0, np.int64)] * 3))
-    held = next_task(sequence, 2, 0, bare, None).spec.algorithm.prior
     assert isinstance(held, SquaredMahalanobis)
     assert held.strength == UNIT
     total = sum(float(leaf.sum()) for leaf in held.importance.values())
     entries = sum(leaf.numel() for leaf in held.importance.values())
     assert total / entries == pytest.approx(2 * 0.5, rel=1e-5)  # ½ (F̂₁ + F̂₂)
-    assert len(bare.fishers) == 2
+    louder = replace(past, fishers=[tree.scale(9.0, past.fishers[0]), past.fishers[1]])
+    again = next_task(sequence, 2, 0, louder, None).spec.algorithm.prior
+    assert isinstance(again, SquaredMahalanobis)
+    for name, leaf in held.importance.items():
+        assert torch.allclose(again.importance[name], leaf)
     twice = next_task(sequence.using("auto", 2.0), 2, 0, past, None).spec.algorithm.prior
     assert twice is not None
-    assert twice.strength == 4.0
+    assert twice.strength == 2 * UNIT
 
 
 def test_the_gate_speaks_after_every_task() -> None:

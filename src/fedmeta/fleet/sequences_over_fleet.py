@@ -99,8 +99,8 @@ def _table(
     """The settings of a task; what it takes over are names of files."""
     training, start = repeat.spec.training, repeat.spec.start
     last = number + 1 == len(sequence.tasks)
-    fisher = not last and kind_of(sequence, number + 1, past) == "fisher"
-    weighs = fisher and sequence.pull > 0
+    kind = kind_of(sequence.method)
+    weighs = kind == "fisher" and sequence.pull > 0 and not last
     own = {"training": {"rounds": training.rounds}, **({"importance": "fisher"} if weighs else {})}
     table = merged([sequence.table_of_task(number, training.seed), own])
     if start is None:
@@ -117,7 +117,6 @@ def _table(
         replace(first, theta=prior.prior).save(file)
     else:  # heads of other tasks are left out
         write_tensors(file, prior.prior, {})
-    kind = kind_of(sequence, number, past)
     tied: Table = {"model": str(file), "strength": prior.strength, "kind": kind}
     if isinstance(prior, SquaredMahalanobis):
         tied["importance"] = str(place / "importance.safetensors")

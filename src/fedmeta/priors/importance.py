@@ -35,8 +35,8 @@ from fedmeta.data.packing import unpacked
 from fedmeta.models.meta_model import MetaModel
 
 FORMAT = 1
-UNIT = 0.3
-"""λ = "auto" of a normalised Fisher diagonal, per task it speaks for."""
+UNIT = 1.0
+"""λ = "auto" of a normalised Fisher diagonal, per task that it speaks for."""
 
 
 def fisher_contribution(objective: Objective, theta: Tree, samples: Samples) -> tuple[Tree, Tensor]:

@@ -25,7 +25,7 @@ from fedmeta.priors.importance import UNIT, add_up, normalised
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn
 from fedmeta.studies.sequences.isolation import body, head, with_head
-from fedmeta.studies.sequences.methods import AUTO, Kind
+from fedmeta.studies.sequences.methods import AUTO, Kind, Method
 from fedmeta.studies.sequences.replay import with_replay
 from fedmeta.training.train import RunRequest
 
@@ -109,7 +109,7 @@ def _prior(
     sequence: TaskSequence, number: int, before: int, past: Past, network: FunctionalModel | None
 ) -> Regularizer:
     method, strength, model = sequence.method, sequence.pull, past.models[before]
-    kind = kind_of(sequence, number, past)
+    kind = kind_of(method)
     # With heads of their own, tasks share the layers before them alone.
     theta_p = body(model) if method.isolation else model.theta
     if kind == "fisher":
@@ -120,8 +120,6 @@ def _prior(
             "fisher", strength, theta_p, {name: importance[name] for name in theta_p}
         )
     if kind == "outputs":
-        if method.prior == AUTO:  # each earlier task weighs as much as the new one
-            strength *= len(_line(sequence, before))
         return regularizer(
             "outputs",
             strength,
@@ -132,19 +130,9 @@ def _prior(
     return regularizer("euclidean", strength, theta_p)
 
 
-def kind_of(sequence: TaskSequence, number: int, past: Past) -> Kind | None:
-    """By what a task is held near to those before it, where the method is "auto" too.
-
-    Args:
-        sequence: with its method.
-        number: of the task, from 0; the last one may follow it, to see what is to be prepared.
-        past: with what the platform has of the tasks.
-    """
-    method = sequence.method
-    if method.prior != AUTO:
-        return method.prior
-    has = any(len(each) > 0 for each in past.drawn.platform[:number])
-    return "outputs" if has and not method.isolation else "fisher"
+def kind_of(method: Method) -> Kind | None:
+    """By what a task is held near to those before it, where the method is "auto" too."""
+    return "fisher" if method.prior == AUTO else method.prior
 
 
 def _importance(sequence: TaskSequence, task: int, past: Past) -> Tree:

@@ -11,7 +11,7 @@ from fedmeta.core.errors import SettingError, nearest
 Kind = Literal["auto", "euclidean", "fisher", "outputs"]
 
 AUTO: Kind = "auto"
-"""`outputs` where the platform has unlabelled samples, else `fisher`; λ by the number of tasks."""
+"""`fisher`, each task's diagonal normalised, so that λ needs no choice."""
 PRIORS: tuple[Kind, ...] = ("euclidean", "fisher", "outputs")
 """Regularisers towards the earlier meta-model, each with a strength λ."""
 
