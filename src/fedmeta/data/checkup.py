@@ -89,7 +89,8 @@ def check_up(settings: DataSettings, seed: int = 0) -> Checkup:
     """
     settings, path = settings.resolved(), Path(settings.name).expanduser()
     label = settings.label or "label"
-    texts = [label, settings.node] if settings.task == "classification" else [settings.node]
+    texts = [settings.node, settings.text]
+    texts += [label] if settings.task == "classification" else []
     table = open_table(path, settings.table, [name for name in texts if name])
     found = Checkup(path.name, table.rows, written=_written(path, settings))
     for name in table.names:
@@ -129,11 +130,12 @@ def _written(path: Path, settings: DataSettings) -> str:
 
 
 def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnFacts:
-    own = {label: "label", settings.node: "node", settings.time: "time"}
+    own = {label: "label", settings.node: "node", settings.time: "time", settings.text: "text"}
     role, gaps = own.get(column.name), int(column.gaps.sum())
     if role is None:
         reason = None if settings.features else why_no_feature(column, settings.max_categories)
-        named = not settings.features or column.name in settings.features
+        all_of_them = not settings.features and settings.text is None
+        named = all_of_them or column.name in settings.features
         role = "feature" if reason is None and named else "left out"
         if column.name in settings.drop:
             role, reason = "dropped", None

@@ -14,8 +14,9 @@ from fedmeta.core.errors import DataError, SettingError, in_python
 from fedmeta.data.columns import Column, Table, from_array, table_of_frame
 from fedmeta.data.faults import such_as
 from fedmeta.data.federation import Federation, node_names
+from fedmeta.data.given_inputs import is_named, one_by_one
 from fedmeta.data.loading import deal_out
-from fedmeta.data.named_inputs import InputParts, is_named, one_by_one
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.data.pool import Array, Pool, as_array, pool_from
 from fedmeta.data.readers.table import pool_of_table
 from fedmeta.data.settings import DataSettings

@@ -42,7 +42,7 @@ from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import TeacherKL, described
 from fedmeta.training.defaults import with_defaults, with_inner_step
-from fedmeta.training.start import network_of, scaling_of, texts_of
+from fedmeta.training.start import check_known, network_of, scaling_of, texts_of
 from fedmeta.uplink.privacy import Exposure
 from fedmeta.uplink.uplink import Uplink
 
@@ -239,6 +239,7 @@ def prepare(
     task, execution = federation.task, spec.execution
     network = network_of(spec, federation)
     scaling = scaling or scaling_of(spec, federation)
+    check_known(network, federation, scaling)
     few = pack(federation, federation.sources[:1], scaling, execution.torch_dtype)
     inputs = torch.cat([few.support.inputs[0], few.query.inputs[0]])[:4].to(execution.torch_device)
     labels = torch.cat([few.support.labels[0], few.query.labels[0]])[:4]

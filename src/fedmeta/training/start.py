@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from fedmeta.config.spec import RunSpec
 from fedmeta.data.federation import Federation, Task
-from fedmeta.data.scaling import Scaling, fit_scaling, label_sums, token_scaling
+from fedmeta.data.scaling import (
+    Scaling,
+    check_tokens,
+    fit_scaling,
+    label_sums,
+    token_scaling,
+)
 from fedmeta.data.settings import LabelScaling
 from fedmeta.data.text import TextEncoding
 from fedmeta.models.functional import FunctionalModel, functionalise, initialised
@@ -90,6 +96,15 @@ def looks_up(spec: RunSpec, common: Federation) -> bool:
     own = own or bool(model.vocabulary)
     own = own and spec.data_settings.scaling != "none"  # as they are, whatever the model does
     return own and bool(network_of(spec, common).vocabulary)
+
+
+def check_known(network: FunctionalModel, federation: Federation, scaling: Scaling) -> None:
+    """Refuse tokens that the network has no row for, before one of them is met in some round."""
+    if scaling.tokens:
+        check_tokens(federation.inputs, network.embeddings)
+    elif federation.parts is not None and network.embeddings:
+        tokens = federation.inputs[:, federation.parts.of_kind("tokens")]
+        check_tokens(tokens, network.embeddings)
 
 
 def _fits(scaling: Scaling, shape: tuple[int, ...], task: Task) -> bool:
