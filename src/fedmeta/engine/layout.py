@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmeta.config.execution import Execution
 from fedmeta.core.objective import Objective
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.engine.memory import halved, out_of_memory
 from fedmeta.engine.nodewise.layers import NodewiseLayers
+from fedmeta.engine.unrolled import UnrolledLayers
 from fedmeta.models.functional import FunctionalModel
 
 
@@ -80,11 +81,14 @@ def predictor(
     model: FunctionalModel, execution: Execution
 ) -> Callable[[Tree, Tensor, Tensor | None], Tensor]:
     """The model as a path computes it: node-wise layers if batched, in the chosen precision."""
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in model.inference.modules())
 
     def predict(theta: Tree, inputs: Tensor, key: Tensor | None) -> Tensor:
         with ExitStack() as contexts:
             if execution.path == "batched":
                 contexts.enter_context(NodewiseLayers())
+                if recurrent:
+                    contexts.enter_context(UnrolledLayers())
             if execution.precision == "bf16":
                 kind = execution.torch_device.type
                 # No cache: under torch.func it would outlive the tensors it was made from.

@@ -154,8 +154,6 @@ def chosen_path(execution: Execution, model: FunctionalModel) -> Literal["batche
         >>> chosen_path(Execution(), functionalise(nn.Linear(1000, 1000)))
         'loop'
     """
-    if any(isinstance(layer, nn.RNNBase) for layer in model.inference.modules()):
-        return "loop"  # no batching rule
     if execution.torch_device.type == "cuda" or convolves(model):
         return "batched"
     return "batched" if tree.size(model.theta) <= _LOOP_PARAMETERS else "loop"

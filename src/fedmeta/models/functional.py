@@ -197,10 +197,11 @@ def initialised(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
         >>> initialised(nn.LazyLinear(2), (3,)).weight.shape
         torch.Size([2, 3])
     """
-    if any(isinstance(each, nn.UninitializedParameter) for each in model.parameters()):
+    lazy = [each for each in model.parameters() if isinstance(each, nn.UninitializedParameter)]
+    if lazy:
         training = model.training
         with torch.no_grad(), suppress(Exception):  # what is amiss shows on samples
-            model.eval()(torch.zeros(1, *shape))
+            model.eval()(torch.zeros(1, *shape, dtype=lazy[0].dtype))
         model.train(training)
     return model
 
