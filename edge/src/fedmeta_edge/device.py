@@ -73,6 +73,9 @@ def begin(folder: Path | str, model: Path | str, signed_by: Path | str | None = 
     copy, signature = place / _model_name(opened), beside(Path(model))
     if signature.is_file():
         write_whole(beside(copy), signature.read_bytes())
+    if opened.body is not None:
+        body = Path(model).with_name(opened.body.file)
+        write_whole(place / opened.body.file, body.read_bytes())
     write_whole(copy, content)
     return Device(place, opened, None, None, None, Watch())
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,22 @@ Weights = dict[str, npt.NDArray[np.float32]]
 
 FORMAT = 1
 _MOST, _MOST_STEPS = 2**28, 10_000
+_AT_ONCE = 16  # samples that pass a body together
 _THETA, _ADAPTED, _MEANS = "theta/", "adapted/", "prototypes/"
+
+
+class Body(NamedTuple):
+    """The frozen body of a model, an inference graph beside it.
+
+    Args:
+        file: its name, in the folder of the model file.
+        session: runs it.
+        features: shape of what it makes of a sample.
+    """
+
+    file: str
+    session: GuardedSession
+    features: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +71,7 @@ class Model:
         label: name of the label column in training, if it is known.
         text: how the texts of a column become samples, if they do.
         inputs: what a row holds side by side, where samples have several inputs; else empty.
+        body: what makes features of samples, in a file of its own; None: the graph does it all.
     """
 
     session: GuardedSession
@@ -76,6 +93,20 @@ class Model:
     label: str | None = None
     text: Mapping[str, Any] | None = None
     inputs: tuple[Mapping[str, Any], ...] = ()
+    body: Body | None = None
+
+    def features(self, inputs: Array) -> Array:
+        """What the graph takes: features of the frozen body, where it has a file of its own.
+
+        Args:
+            inputs: raw samples, (n, *input_shape), or what this has made of them.
+        """
+        if self.body is None or inputs.shape[1:] == self.body.features:
+            return inputs
+        raw = np.asarray(inputs, np.float32)
+        parts = [raw[at : at + _AT_ONCE] for at in range(0, len(raw), _AT_ONCE)]
+        found = [self.body.session.run(["features"], {"inputs": part})[0] for part in parts]
+        return np.concatenate(found)
 
     def step(
         self,
@@ -160,7 +191,7 @@ class Model:
         self, inputs: Array, labels: Array, mask: Array, weights: Weights | None
     ) -> dict[str, Array]:
         given: dict[str, Array] = {
-            "inputs": np.asarray(inputs, np.float32),
+            "inputs": np.asarray(self.features(inputs), np.float32),
             "labels": np.asarray(labels, np.int64 if self.classes else np.float32),
             "mask": np.asarray(mask, np.float32),
         }
@@ -183,7 +214,9 @@ def load(path: Path | str, signed_by: Path | str | None = None) -> Model:
     try:
         session = GuardedSession(content)
         facts = json.loads(session.metadata["fedmeta"])
-        return _model(session, checksum, facts)
+        model = _model(session, checksum, facts)
+        about = facts.get("body")
+        return model if about is None else replace(model, body=_body(file.parent, about))
     except EdgeError:
         raise
     except Exception as error:  # the runtime has many kinds
@@ -191,6 +224,22 @@ def load(path: Path | str, signed_by: Path | str | None = None) -> Model:
             f"{path} cannot be opened ({(str(error).splitlines() or [type(error).__name__])[0]})",
             "update fedmeta-edge and onnxruntime, or export it again",
         ) from error
+
+
+def _body(folder: Path, about: Mapping[str, Any]) -> Body:
+    """The body that a model file names, in its folder and as it was exported."""
+    file = folder / Path(str(about["file"])).name
+    content, _ = checked_bytes(file)
+    if hashlib.sha256(content).hexdigest() != about["sha256"]:
+        raise EdgeError(
+            f"{file} is not the body that the model was exported with",
+            "copy both files of one export",
+        )
+    check_graph(content)
+    features = tuple(about["features"])
+    if not all(_whole(size, 1, _MOST) for size in features) or math.prod(features) > _MOST:
+        raise EdgeError("the model's features make no sense", "export it again")
+    return Body(file.name, GuardedSession(content), features)
 
 
 def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from fedmeta.core.errors import MissingExtraError, ModelError
 from fedmeta.core.storage import write_bytes
 from fedmeta.data.scaling import Scaling
 from fedmeta.export.activation_ranges import LAYERS, Ranges
+from fedmeta.export.body import Apart, body_apart, body_file, check_body, features_graph
 from fedmeta.export.checksum import with_checksum
 from fedmeta.export.diagnosis import translated
 from fedmeta.export.int8 import with_int8
 from fedmeta.export.step import (
     ADAPTED,
+    CONSTANTS,
     FIXED,
     MEANS,
     THETA,
@@ -43,7 +46,9 @@ def export_onnx(
         model: the meta-model, or one adapted by `MetaModel.adapt`.
         path: where to.
         adaptable: write the graph of an adaptation step (see `fedmeta.export.step`), which predicts
-            as well; else the graph of a prediction alone.
+            as well; else the graph of a prediction alone. A large frozen body becomes a file of its
+            own beside it, NAME.body.onnx (see `fedmeta.export.body`).
+        int8: ranges of what enters layers, to write those before the head in eight bits.
 
     Raises:
         ModelError: for a model that cannot be exported; it names the layer.
@@ -54,6 +59,9 @@ def export_onnx(
             "adapt it with fedmeta adapt and export the adapted model for inference",
         )
     model = _plain(model)
+    if adaptable and (apart := body_apart(model)) is not None:
+        _export_pair(model, apart, path, int8)
+        return
     graph = step_graph(model) if adaptable else prediction_graph(model)
     proto, facts = translated(model, graph), _facts(model, adaptable)
     float32 = copy.deepcopy(proto)
@@ -63,6 +71,42 @@ def export_onnx(
         with_int8(proto, _body(model, adaptable), int8)
         content = with_checksum(proto, {**facts, "int8": True})
         _check_runs(model, content, adaptable)
+    write_bytes(path, content)
+
+
+def _export_pair(model: MetaModel, apart: Apart, path: Path, int8: Ranges | None) -> None:
+    """A frozen body, and the head that adapts on its features."""
+    cut, head = apart
+    proto = translated(model, features_graph(model, cut))
+    about = {"kind": "body", "input_shape": list(model.input_shape)}
+    body = with_checksum(copy.deepcopy(proto), about)
+    check_body(model, cut, _opened(body))
+    if int8 is not None:
+        named = {id(each): name for name, each in model.network.inference.named_modules()}
+        layers = {
+            f"{CONSTANTS}{n}.weight": named[id(each)]
+            for n, each in cut.body.named_modules()
+            if isinstance(each, LAYERS)
+        }
+        with_int8(proto, layers, int8)
+        body = with_checksum(proto, {**about, "int8": True})
+        some = np.zeros((2, *model.input_shape), np.float32)
+        if not np.isfinite(_opened(body).run(None, {"inputs": some})[0]).all():
+            raise ModelError(
+                "in eight bits the body gives numbers that are not finite", "export it in float32"
+            )
+    file = body_file(path)
+    facts = {
+        **_facts(model, True),
+        "body": {
+            "file": file.name,
+            "sha256": hashlib.sha256(body).hexdigest(),
+            "features": list(head.input_shape),
+        },
+    }
+    content = with_checksum(translated(head, step_graph(head)), facts)
+    _check(head, content, True)
+    write_bytes(file, body)
     write_bytes(path, content)
 
 

@@ -29,7 +29,7 @@ from fedmeta.export.graph import Graph
 from fedmeta.models.meta_model import MetaModel
 
 THETA, FACTORS, ADAPTED, MEANS = "theta/", "factors/", "adapted/", "prototypes/"
-FIXED, _ANCHOR, _CONSTANTS, _SCALING = "fixed/", "anchor/", "constants/", "scaling/"
+FIXED, _ANCHOR, CONSTANTS, _SCALING = "fixed/", "anchor/", "constants/", "scaling/"
 _EXAMPLES = 3  # any number of at least 2 shows the tracer that there may be several
 
 
@@ -45,15 +45,15 @@ def step_graph(model: MetaModel) -> Graph:
     sharpness = candidate_rules(rule)["prototypes"].step_size
 
     def step(given: Tree) -> Tree:
-        theta = _part(given, THETA) | _part(given, FIXED)
+        theta = part(given, THETA) | part(given, FIXED)
         theta = {name: theta[name] for name in model.theta}  # the head is what comes last
-        network = replace(model.network, constants=_part(given, _CONSTANTS))
+        network = replace(model.network, constants=part(given, CONSTANTS))
         objective = Objective(lambda point, x, _key: network(point, x), model.loss)
-        learned = _part(given, FACTORS)
+        learned = part(given, FACTORS)
         sizes = {name: given["step_size"] * learned.get(name, 1.0) for name in moving}
         one = replace(rule, step_size=1.0, steps=1, batch_size=None, factors=sizes)
-        samples = Samples(_scaled(given), _scaled_labels(given), given["mask"])
-        adapted = adapt(objective, one, theta, samples, anchor=_part(given, _ANCHOR) or None)
+        samples = Samples(scaled(given), _scaled_labels(given), given["mask"])
+        adapted = adapt(objective, one, theta, samples, anchor=part(given, _ANCHOR) or None)
         means: Tree = {}
         if head is not None:
             found = with_prototypes(objective.predict, theta, head, samples, sharpness)
@@ -68,13 +68,13 @@ def step_graph(model: MetaModel) -> Graph:
 
     return Graph(
         step,
-        {**_inputs(model), "labels": _labels(model), "mask": torch.ones(_EXAMPLES)},
+        {**raw_inputs(model), "labels": _labels(model), "mask": torch.ones(_EXAMPLES)},
         {
             **_named(THETA, moving),
             "step_size": torch.tensor(rule.step_size),
             **_named(FACTORS, dict(rule.factors or {})),
         },
-        {**_named(FIXED, fixed), **_named(_ANCHOR, anchor), **_context(model)},
+        {**_named(FIXED, fixed), **_named(_ANCHOR, anchor), **context(model)},
     )
 
 
@@ -99,12 +99,12 @@ def prediction_graph(model: MetaModel) -> Graph:
     """The model's answers to raw samples, its parameters part of the graph."""
 
     def predict(given: Tree) -> Tree:
-        network = replace(model.network, constants=_part(given, _CONSTANTS))
-        outputs = network(_part(given, THETA), _scaled(given))
+        network = replace(model.network, constants=part(given, CONSTANTS))
+        outputs = network(part(given, THETA), scaled(given))
         return {"logits": _in_label_unit(given, outputs)}
 
     return Graph(
-        predict, _inputs(model), constants={**_named(THETA, model.theta), **_context(model)}
+        predict, raw_inputs(model), constants={**_named(THETA, model.theta), **context(model)}
     )
 
 
@@ -114,17 +114,20 @@ def _labels(model: MetaModel) -> torch.Tensor:
     return torch.zeros(_EXAMPLES, model.task.outputs)
 
 
-def _inputs(model: MetaModel) -> Tree:
+def raw_inputs(model: MetaModel) -> Tree:
+    """Examples of raw samples."""
     return {"inputs": torch.zeros(_EXAMPLES, *model.input_shape)}
 
 
-def _context(model: MetaModel) -> Tree:
-    """What is neither learned nor given: frozen parts of the network, scaling."""
+def context(model: MetaModel, constants: Tree | None = None) -> Tree:
+    """What is neither learned nor given: frozen parts of the network, or others, and scaling."""
+    constants = model.network.constants if constants is None else constants
     scaling = {name: leaf.float() for name, leaf in model.scaling.tensors().items()}
-    return {**_named(_CONSTANTS, model.network.constants), **_named(_SCALING, scaling)}
+    return {**_named(CONSTANTS, constants), **_named(_SCALING, scaling)}
 
 
-def _scaled(given: Tree) -> torch.Tensor:
+def scaled(given: Tree) -> torch.Tensor:
+    """Raw samples as the network wants them."""
     if f"{_SCALING}tokens" in given:
         return given["inputs"].long()
     return (given["inputs"] - given[f"{_SCALING}mean"]) / given[f"{_SCALING}deviation"]
@@ -147,7 +150,8 @@ def _named(prefix: str, tree: Tree) -> Tree:
     return {prefix + name: leaf for name, leaf in tree.items()}
 
 
-def _part(tree: Tree, prefix: str) -> Tree:
+def part(tree: Tree, prefix: str) -> Tree:
+    """The tensors whose names begin so, without that."""
     return {
         name.removeprefix(prefix): leaf for name, leaf in tree.items() if name.startswith(prefix)
     }
