@@ -145,7 +145,8 @@ def directions(contributions: Contribution) -> Tensor:
     # Divided twice, so that no square of a number overflows.
     tiny = torch.finfo(flat.dtype).tiny
     flat = flat / flat.abs().amax(1, keepdim=True).clamp(min=tiny)
-    return flat / flat.norm(dim=1, keepdim=True).clamp(min=tiny)
+    units: Tensor = flat / flat.norm(dim=1, keepdim=True).clamp(min=tiny)
+    return units
 
 
 def cosines(units: Tensor, among: Tensor) -> Tensor:
