@@ -84,7 +84,7 @@ def way_row(seeds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
         **means,
         "over_share": [short(part, 3) for part in least],
         "over_promise": [short(part, 3) for part in over],
-        "kept": abs(over[0]) <= over[1],
+        "kept": over[1] is not None and abs(over[0]) <= over[1],
     }
 
 

@@ -147,7 +147,10 @@ def place_row(place: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def words(row: Mapping[str, Any]) -> str:
     """A row for people."""
-    mean, worst = ("{:+.2f} ± {:.2f}".format(*row[name]) for name in ("gain", "gain_worst"))
+    mean, worst = (
+        f"{mean:+.2f}" + ("" if half is None else f" ± {half:.2f}")
+        for mean, half in (row["gain"], row["gain_worst"])
+    )
     text = f"{row['place']:28} one {row['one']:7.2f} decided {mean}, worst decile {worst}"
     return f"{text}; {row['choices']}"
 

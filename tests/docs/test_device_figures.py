@@ -68,8 +68,9 @@ def test_abstaining() -> None:
 def test_eight_bits(form: str) -> None:
     shown = list(cells(BOARD))
     for row in results("int8.json"):
-        assert row["seeds"] == 10
         lost, half = row[f"{form} less float32"]
         difference = f"{lost:+.2f} ± {half:.2f}".replace("-", "−")
         assert abs(lost) < 1
-        assert any(f"{row['float32']:.2f} %" in line and difference in line for line in shown)
+        assert any(
+            {str(row["seeds"]), f"{row['float32']:.2f} %", difference} <= {*line} for line in shown
+        )
