@@ -75,8 +75,8 @@ def federate(
     table = table_of_frame(x, name)
     if table is not None:
         pool = _pool_of_frame(table, y, node, settings)
-        notes = {"remarks": tuple(map(in_python, pool.remarks))}
-        return deal_out(pool._replace(**notes), settings, seed)
+        remarks = tuple(map(in_python, pool.remarks))
+        return deal_out(pool._replace(remarks=remarks), settings, seed)
     if isinstance(y, str) or isinstance(node, str):
         raise SettingError(
             "y or node names a column, but x is no table", "give one value per sample"
@@ -190,8 +190,9 @@ def _pair(name: str, client: Any) -> tuple[Array, Array]:
         inputs, labels = as_array(client[0]), as_array(client[1])
     elif isinstance(client, torch.utils.data.Dataset):
         # Not by iter(client): what has __getitem__ alone need not raise IndexError at its end.
-        places = range(len(client)) if hasattr(client, "__len__") else None
-        samples = [*client] if places is None else [client[place] for place in places]
+        data: Any = client
+        sized = hasattr(data, "__len__")
+        samples = [data[place] for place in range(len(data))] if sized else list(data)
         if not samples:
             raise DataError(f"client {name!r} has no samples", "leave it out")
         if any(not isinstance(each, tuple | list) or len(each) != 2 for each in samples):
