@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -202,8 +202,9 @@ def _pair(name: str, client: Any) -> tuple[Any, Array]:
         inputs = one_by_one(given) if is_named(given) else as_array(given)
     elif isinstance(client, torch.utils.data.Dataset):
         # Not by iter(client): what has __getitem__ alone need not raise IndexError at its end.
-        places = range(len(client)) if hasattr(client, "__len__") else None
-        samples = [*cast(Any, client)] if places is None else [client[place] for place in places]
+        data: Any = client
+        sized = hasattr(data, "__len__")
+        samples = [data[place] for place in range(len(data))] if sized else list(data)
         if not samples:
             raise DataError(f"client {name!r} has no samples", "leave it out")
         if any(not isinstance(each, tuple | list) or len(each) != 2 for each in samples):

@@ -6,6 +6,7 @@ $FEDMETA_PROGRESS is "off". Neither bar needs a library: a notebook has IPython 
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -153,15 +154,14 @@ class NotebookBar(_Bar):
 
     def show(self) -> None:
         """Draw it where it stands."""
-        from IPython.display import HTML, display
-
+        drawing: Any = importlib.import_module("IPython.display")  # typed in no way we could check
         where = f"value={self._done} max={max(1, self._rounds)}"
         bar = f"{escape(self._label)} <progress {where}></progress> {escape(self.text)}"
         text = f"<code>{bar}</code>"
         if self._handle is None:
-            self._handle = display(HTML(text), display_id=True)
+            self._handle = drawing.display(drawing.HTML(text), display_id=True)
         else:
-            self._handle.update(HTML(text))
+            self._handle.update(drawing.HTML(text))
 
 
 def _in_notebook() -> bool:
