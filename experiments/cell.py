@@ -134,6 +134,8 @@ def stored_settings(settings: RunSpec) -> Table:
         for name in names:
             table[part].pop(name, None)
     del table["execution"]
+    if not settings.prior.given:  # what "auto" was called before it could be more
+        table["prior"]["kind"] = "euclidean"
     return table
 
 

@@ -209,7 +209,7 @@ def normalised(importance: Tree) -> Tree:
     entries = sum(leaf.numel() for leaf in importance.values())
     mean = torch.stack([leaf.sum() for leaf in importance.values()]).sum() / entries
     if not float(mean) > 0:
-        return tree.map_leaves(torch.ones_like, importance)
+        return {name: torch.ones_like(leaf) for name, leaf in importance.items()}
     return tree.scale(1 / mean, importance)
 
 
