@@ -166,7 +166,7 @@ class SentenceEncoder:
     def _layer(self, hidden: Tensor, mask: Tensor, place: str) -> Tensor:
         def heads(what: str) -> Tensor:
             found = self._linear(hidden, f"{place}.attention.self.{what}")
-            return found.unflatten(-1, (self._heads, -1)).transpose(1, 2)
+            return found.reshape(*found.shape[:2], self._heads, -1).transpose(1, 2)
 
         query, key, value = heads("query"), heads("key"), heads("value")
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])

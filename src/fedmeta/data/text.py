@@ -96,9 +96,11 @@ class TextEncoding:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> TextEncoding:
         """The inverse of `facts`."""
-        whole = {name: int(facts[name]) for name in ("length", "vocabulary")}
-        names = ("column", "tokenizer", "embedding", "digest")
-        found = cls(**whole, **{name: str(facts[name]) for name in names})
+        column, tokenizer, embedding, digest = (
+            str(facts[name]) for name in ("column", "tokenizer", "embedding", "digest")
+        )
+        length, vocabulary = (int(facts[name]) for name in ("length", "vocabulary"))
+        found = cls(column, length, vocabulary, tokenizer, embedding, digest)
         if found.tokens and not (found.length >= 1 and found.vocabulary >= 2):
             raise ValueError("its text has no length or vocabulary")
         return found

@@ -49,7 +49,7 @@ def calling_of(module: nn.Module, parts: InputParts) -> Calling:
         >>> calling_of(nn.Bilinear(1, 1, 1), parts)
         Traceback (most recent call last):
         fedmeta.core.errors.ModelError: forward of Bilinear takes (input1, input2), but the \
-inputs are x1, x2 (give arguments and inputs the same names, or take one mapping)
+inputs are x1, x2: give arguments and inputs the same names, or take one mapping
     """
     arguments = inspect.signature(module.forward).parameters.values()
     kinds = inspect.Parameter
