@@ -130,6 +130,9 @@ def stored_settings(settings: RunSpec) -> Table:
     """
     table: Table = serialize(settings)
     table["algorithm"] = {"name": settings.algorithm.name, **table["algorithm"]}
+    if settings.data is not None:  # what was left open is kept as it was decided
+        decided = {"scaling": settings.data.scaling_kind, "queries": settings.data.queries or 5}
+        table["data"] |= decided
     for part, names in _PRIVATE.items():
         for name in names:
             table[part].pop(name, None)
