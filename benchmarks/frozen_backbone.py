@@ -73,9 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         held = sum(len(n.support) + len(n.query) for n in features.nodes) * width * 4
         sent = 4 * sum(leaf.numel() for leaf in whole.model.theta.values())
         print(
-            f"{algorithm.name:13} {1000 * frozen:8.2f} ms with the backbone, "
-            f"{1000 * plain:8.2f} ms on "
-            f"features: {frozen / plain:.2f} ×; before round 1 {before:.1f} s, features "
+            f"{algorithm.name:13} {1000 * frozen:8.2f} ms whole, {1000 * plain:8.2f} ms "
+            f"on features: {frozen / plain:.2f} ×; before round 1 {before:.1f} s, features "
             f"{held / 1e6:.1f} MB, {sent / 1e6:.2f} MB sent per node and round",
             flush=True,
         )

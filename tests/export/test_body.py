@@ -78,5 +78,5 @@ def test_a_body_in_eight_bits(trained: MetaModel, pair: Path, tmp_path: Path) ->
     export_onnx(trained, small, adaptable=True, int8=activation_ranges(trained, DATA))
     sizes = [each.with_name("model.body.onnx").stat().st_size for each in (small, pair)]
     assert sizes[0] < 0.35 * sizes[1]
-    rounded, whole = (fedmeta_edge.load(each).features(PIXELS) for each in (small, pair))
+    rounded, whole = (fedmeta_edge.load(each).body_features(PIXELS) for each in (small, pair))
     assert 0 < np.abs(rounded - whole).mean() < 0.1

@@ -51,6 +51,7 @@ def _named(trap: str) -> list[dict[str, Any]]:
     return [
         {"algorithm": f"{trap}:Mine", "algorithms": {f"{trap}:Mine": {}}},
         {"model": {"name": f"{trap}:make"}},
+        {"model": {"backbone": f"{trap}:make"}},
         {"loss": f"{trap}:loss"},
         {"prior": {"model": "x.safetensors", "kind": f"{trap}:loss"}},
     ]

@@ -118,7 +118,8 @@ def test_traffic_is_the_heads(own: str) -> None:
     run = train(load(DATA, seed=0), ModelSettings(backbone=f"{own}:make", head="linear"), rounds=2)
     head = sum(leaf.numel() for leaf in run.meta_model.theta.values())
     assert head == 6 * 10 + 10
-    assert run.summary["bytes_per_node"] == 2 * 2 * 4 * head
+    both_ways = 2 * 2 * 4 * head
+    assert both_ways <= run.summary["bytes_per_node"] < both_ways + 2 * 2 * 300  # names besides
 
 
 def test_a_given_augmentation_passes_the_body_every_time(own: str) -> None:

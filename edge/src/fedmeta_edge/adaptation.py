@@ -64,7 +64,7 @@ def adapt(
             f"there are {len(inputs)} samples and {len(labels)} labels to adapt to",
             "give at least one sample, and one label for each",
         )
-    inputs = model.features(inputs)  # once, whatever the steps
+    inputs = model.body_features(inputs)  # once, whatever the steps
     weights = _unmoved(model, inputs, labels)
     started = time.perf_counter()
     for step in range(steps):

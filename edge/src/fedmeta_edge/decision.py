@@ -68,7 +68,7 @@ def adapt_if_it_helps(
         steps: how many the model was trained for; None: as its file says.
     """
     steps = model.steps if steps is None else steps
-    inputs = model.features(inputs)
+    inputs = model.body_features(inputs)
     start = adapt(model, inputs, labels, 0, seed, step_size)  # checks what was given
 
     several = steps if steps > 1 else SEVERAL

@@ -95,7 +95,7 @@ class Model:
     inputs: tuple[Mapping[str, Any], ...] = ()
     body: Body | None = None
 
-    def features(self, inputs: Array) -> Array:
+    def body_features(self, inputs: Array) -> Array:
         """What the graph takes: features of the frozen body, where it has a file of its own.
 
         Args:
@@ -191,7 +191,7 @@ class Model:
         self, inputs: Array, labels: Array, mask: Array, weights: Weights | None
     ) -> dict[str, Array]:
         given: dict[str, Array] = {
-            "inputs": np.asarray(self.features(inputs), np.float32),
+            "inputs": np.asarray(self.body_features(inputs), np.float32),
             "labels": np.asarray(labels, np.int64 if self.classes else np.float32),
             "mask": np.asarray(mask, np.float32),
         }

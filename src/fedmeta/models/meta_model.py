@@ -266,6 +266,7 @@ class MetaModel:
                 problem = f"its head has {unknown[0]!r}, which the model lacks"
                 raise RunFolderError(f"{file} is damaged: {problem}", RESTORE)
             check_step_sizes(rule, theta, file)
+            model = model.to(torch.device("cpu"), next(iter(theta.values())).dtype)
             model = model.with_constants(constants) if constants else model
             if known not in (None, content_digest(tensors, json.dumps(facts))):
                 raise RunFolderError(f"{file} is damaged: its checksum is another", RESTORE)
