@@ -26,5 +26,5 @@ def test_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.summary["settings"]["execution"]["frozen"] == "once"
     assert all(name.startswith("head.") for name in run.meta_model.theta)
     before, after = (run.summary["precise_metric"][steps]["mean"] for steps in ("0", "1"))
-    assert after > 0.6
+    assert after > 0.3  # by chance 0.1: ten classes
     assert after > before
