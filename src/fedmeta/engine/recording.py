@@ -4,7 +4,8 @@ On a GPU the recording is a CUDA graph: one launch instead of thousands. On a CP
 tensor operations that `make_fx` traced: no more passing through derivatives and batching rules, and
 it may run in several threads at once. TorchScript's interpreter runs that list where it is asked to
 and finds the same bits: an operation costs it a third of what it costs Python, and threads do not
-wait for each other. Either way the same kernels run on the same numbers, so a replay gives the bits of a plain call.
+wait for each other. Either way the same kernels run on the same numbers, so a replay gives the bits
+of a plain call.
 
 Functions must be pure: what they compute may depend on the arguments' values through tensor
 operations only. One that asks for a value in Python (`if loss > 1`, `.item()`) cannot be recorded
