@@ -39,9 +39,9 @@ from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import FedmetaError
-from fedmeta.core.run_folder import versions
 from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import read_json, write_bytes, write_json
+from fedmeta.core.versions import versions
 from fedmeta.data import DataSettings, load
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation

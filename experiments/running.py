@@ -20,7 +20,7 @@ from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import Table
 from fedmeta.core.errors import FedmetaError, SettingError
-from fedmeta.core.run_folder import versions
+from fedmeta.core.versions import versions
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.training.ending import gradient_evaluations
 
