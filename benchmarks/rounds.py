@@ -1,4 +1,4 @@
-"""A round of ADMM-FedMeta against loops over nodes: in plain PyTorch, with higher, with TorchOpt.
+"""A round of ADMM-FedMeta against loops in PyTorch, with higher, with TorchOpt, and against JAX.
 
 The loops compute in float32. In the bf16 rows we compute in bf16, and the plain loop under torch's
 autocast is a further peer.
@@ -13,12 +13,14 @@ from benchmarks import ours
 from benchmarks.bench import Bench
 from benchmarks.peers import Round
 from benchmarks.peers.higher_loop import higher_loop
+from benchmarks.peers.jax_round import jax_round
 from benchmarks.peers.plain_loop import plain_loop
 from benchmarks.peers.torchopt_loop import torchopt_loop
 from benchmarks.problems import Problem, cifar, fashion, perceptron
 from benchmarks.results import Entry
 
 AUTOCAST = "plain loop, autocast"
+JAX = "plain JAX"
 CHANNELS_LAST = "plain loop, channels last"
 
 
@@ -53,12 +55,16 @@ def _loops(bench: Bench, problem: Problem, precision: str) -> dict[str, Callable
         loops[CHANNELS_LAST] = partial(plain_loop, channels_last=True)
     if precision == "bf16":
         loops[AUTOCAST] = partial(plain_loop, autocast=True)
+    else:
+        loops[JAX] = jax_round
     return loops
 
 
 def _problems(bench: Bench) -> Iterator[Problem]:
     yield cifar(bench.size(40))
     yield fashion(bench.size(40))
-    yield perceptron(64, bench.size(1000))
+    for nodes in (10, 100, 1000):
+        if nodes == 1000 or not (bench.on_gpu or bench.quick):
+            yield perceptron(64, bench.size(nodes))
     if bench.on_gpu:  # minutes on a CPU, and nothing that 40 nodes do not say
         yield cifar(bench.size(400))

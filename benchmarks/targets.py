@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.curvature import DIFFERENCE
 from benchmarks.results import Entry
-from benchmarks.rounds import AUTOCAST
+from benchmarks.rounds import AUTOCAST, JAX
 from benchmarks.scaling_nodes import NODES
 
 _DIGITS = "mlp-64-64-10"
@@ -81,17 +81,20 @@ def _over_best_loop(
 
     def measured(entries: Sequence[Entry]) -> float | None:
         entry = _find(entries, "rounds", network, nodes, dtype)
-        loops = [] if entry is None else [peer for peer in entry.peer_ms if peer != AUTOCAST]
+        loops = [peer for peer in (entry.peer_ms if entry else {}) if peer not in (AUTOCAST, JAX)]
         return min((entry.ratio(peer) for peer in loops), default=None) if entry else None
 
     return measured
 
 
-def _over_plain_loop(entries: Sequence[Entry]) -> float | None:
-    entry = _find(entries, "rounds", _DIGITS, 1000, "float32")
-    if entry is None or "plain loop" not in entry.peer_ms:
-        return None
-    return entry.ratio("plain loop")
+def _over(peer: str, nodes: int) -> Callable[[Sequence[Entry]], float | None]:
+    """The time of a peer over ours, with the network for digits."""
+
+    def measured(entries: Sequence[Entry]) -> float | None:
+        entry = _find(entries, "rounds", _DIGITS, nodes, "float32")
+        return entry.ratio(peer) if entry is not None and peer in entry.peer_ms else None
+
+    return measured
 
 
 def _exact_over_difference(entries: Sequence[Entry]) -> float | None:
@@ -186,8 +189,22 @@ TARGETS = (
     Target(
         "Digits net, 1,000 nodes: 20 times as fast as the plain loop",
         "",
-        _over_plain_loop,
+        _over("plain loop", 1000),
         20,
+        True,
+        "×",
+    ),
+    *(
+        Target(
+            f"Digits net, {n} nodes: no slower than plain JAX", "CPU", _over(JAX, n), 1.0, True, "×"
+        )
+        for n in (10, 100)
+    ),
+    Target(
+        "Digits net, 1,000 nodes: twice as fast as plain JAX",
+        "CPU",
+        _over(JAX, 1000),
+        2.0,
         True,
         "×",
     ),

@@ -22,8 +22,16 @@ def jax_network(network: nn.Module) -> Callable[[Any, Any], Any]:
                 inputs = jax.lax.conv(inputs, kernel, (1, 1), "SAME") + shift
             elif isinstance(layer, SamePool):
                 window, stride = (1, 1, 3, 3), (1, 1, 2, 2)
-                top = -jax.numpy.inf
-                inputs = jax.lax.reduce_window(inputs, top, jax.lax.max, window, stride, "SAME")
+                pool, numpy = jax.lax.reduce_window, jax.numpy
+                if layer.kind == "max":
+                    inputs = pool(inputs, -numpy.inf, jax.lax.max, window, stride, "SAME")
+                else:  # the border is left out of averages
+                    ones = numpy.ones((1, 1, *inputs.shape[2:]), inputs.dtype)
+                    parts = (
+                        pool(x, 0.0, jax.lax.add, window, stride, "SAME") for x in (inputs, ones)
+                    )
+                    total, count = parts
+                    inputs = total / count
             elif isinstance(layer, nn.Linear):
                 inputs = inputs @ theta[f"{name}.weight"].T + theta[f"{name}.bias"]
             elif isinstance(layer, nn.ELU):

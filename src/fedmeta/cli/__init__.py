@@ -54,7 +54,7 @@ _ABOUT = {
 }
 """What --help lists, in this order: every command's name, and what it says of itself."""
 
-_OVERVIEWS = ([], ["--help"], ["-h"], ["--version"])
+_OVERVIEWS: tuple[list[str], ...] = ([], ["--help"], ["-h"], ["--version"])
 
 
 def commands() -> list[Command]:

@@ -121,8 +121,8 @@ def meta_gradient(
     data = objective.varied(data, facts.key)
     closed = objective.closed_form
     if closed is not None and factors is None and _is_one_plain_step(rule, data):
-        curved = rule.curvature == "exact"
-        return closed.meta_gradient(theta, data, moves, adaptation.step_size, curved)
+        exact = rule.curvature == "exact"
+        return closed.meta_gradient(theta, data, moves, adaptation.step_size, exact)
     if adaptation.method == "prototypes":
 
         def after(point: Tree) -> Tensor:

@@ -2,9 +2,10 @@
 
 On a GPU the recording is a CUDA graph: one launch instead of thousands. On a CPU it is the list of
 tensor operations that `make_fx` traced: no more passing through derivatives and batching rules, and
-it may run in several threads at once. TorchScript's interpreter runs that list where it can: an
-operation costs it a third of what it costs Python, and threads do not wait for each other. Either
-way the same kernels run on the same numbers, so a replay gives the bits of a plain call.
+it may run in several threads at once. TorchScript's interpreter runs that list where it is asked to
+and finds the same bits: an operation costs it a third of what it costs Python, and threads do not
+wait for each other. Either way the same kernels run on the same numbers, so a replay gives the bits
+of a plain call.
 
 Functions must be pure: what they compute may depend on the arguments' values through tensor
 operations only. One that asks for a value in Python (`if loss > 1`, `.item()`) cannot be recorded
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,6 +60,7 @@ class Recorder:
 
     Args:
         function: pure; arguments and results are trees of tensors.
+        scripted: let TorchScript's interpreter run a recording on a CPU.
 
     Example:
         >>> double = Recorder(lambda x: 2 * x)
@@ -65,8 +68,9 @@ class Recorder:
         [2.0, 2.0, 2.0, 2.0]
     """
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, scripted: bool = False) -> None:
         self._function = function
+        self._trace = partial(_trace, scripted=scripted)
         self._calls: dict[Any, int] = {}
         self._seconds: dict[Any, float] = {}
         self._recorded: dict[Any, Ready] = {}
@@ -88,7 +92,7 @@ class Recorder:
         if not due or len(self._recorded) >= _RECORDINGS:
             return Ready(self._counted(key), concurrent=False)
         try:
-            self._recorded[key] = (_graph if on_gpu else _trace)(self._function, arguments)
+            self._recorded[key] = (_graph if on_gpu else self._trace)(self._function, arguments)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # it looks at values
@@ -114,7 +118,7 @@ class Recorder:
         self._recorded.clear()
 
 
-def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
+def _trace(function: Function, arguments: tuple[Any, ...], scripted: bool) -> Ready:
     """The tensor operations of a call, as a function of their own."""
     leaves, structure = taken_apart(arguments)
     outputs: list[Any] = []
@@ -131,11 +135,11 @@ def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
     )
     operations.graph.eliminate_dead_code()  # such as keys of draws that nobody makes
     operations.recompile()
-    form, run = outputs[0], _interpreted(operations, leaves)
+    form, run = outputs[0], _interpreted(operations, leaves) if scripted else operations
 
     def replay(*arguments: Any) -> Any:
         # As they were written down: nothing is fused or rearranged, which would change last bits.
-        with torch.no_grad(), torch.jit.optimized_execution(False):
+        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             results = run(*taken_apart(arguments)[0])
         return put_together(form, results)
 
@@ -143,17 +147,20 @@ def _trace(function: Function, arguments: tuple[Any, ...]) -> Ready:
 
 
 def _interpreted(operations: GraphModule, inputs: Sequence[Tensor]) -> Function:
-    """The operations for TorchScript's interpreter; as they are where it does not take them."""
+    """The operations for TorchScript's interpreter; as they are where it finds other bits."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch would rather compile, which takes a minute
             traced = torch.jit.trace(operations, tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
             kept: Function = torch.jit.freeze(traced.eval(), optimize_numerics=False)
+        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            pairs = list(zip(operations(*inputs), kept(*inputs), strict=True))
     except torch.OutOfMemoryError:
         raise
     except Exception:  # whatever an operation has against it
         return operations
-    return kept
+    same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    return kept if same else operations
 
 
 @contextmanager

@@ -198,10 +198,9 @@ class _Work:
             if self.weight_moves[place]:
                 assert delta is not None
                 assert own is not None
-                pairs[place] = torch.bmm(delta, own.mT)
-                arrived = torch.baddbmm(
-                    arrived, pairs[place], before.inputs[place], alpha=-self.alpha
-                )
+                pair = torch.bmm(delta, own.mT)
+                pairs[place] = pair
+                arrived = torch.baddbmm(arrived, pair, before.inputs[place], alpha=-self.alpha)
             self._descend(after, place, arrived)
         turned: list[Tensor | None] = [None] * (last + 1)  # δ̇_l
         changes: list[Tensor | None] = [None] * (last + 1)  # ȧ_{l−1}
@@ -210,8 +209,8 @@ class _Work:
             turned[last] = before.slopes.change(outputs) * before.share
             for place in range(last, self.first_learned, -1):
                 arrived = self._by_inputs(place, turned[place])
-                if (pair := pairs[place]) is not None:
-                    arrived = torch.baddbmm(arrived, pair.mT, after.inputs[place])
+                if (crossed := pairs[place]) is not None:
+                    arrived = torch.baddbmm(arrived, crossed.mT, after.inputs[place])
                 turned[place - 1] = self._turned(before, changes, place - 1, arrived)
         found: Tree = {}
         for place in range(self.first_learned, last + 1):
