@@ -47,7 +47,8 @@ class Block(nn.Module):
         )
         mixed = nn.functional.scaled_dot_product_attention(q, k, v)
         x = x + self.out(mixed.transpose(1, 2).reshape(n, length, width))
-        return x + self.down(nn.functional.gelu(self.up(self.between(x))))
+        more: Tensor = self.down(nn.functional.gelu(self.up(self.between(x))))
+        return x + more
 
 
 class Transformer(nn.Module):
@@ -59,7 +60,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.width, config.classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.body(self.words(tokens) + self.places).mean(1))
+        outputs: Tensor = self.head(self.body(self.words(tokens) + self.places).mean(1))
+        return outputs
 
 
 CONFIG = Config()
@@ -81,7 +83,7 @@ def pretrained(meaning: np.ndarray, draw: np.random.Generator) -> Transformer:
     for _ in range(150):
         words, good = map(torch.from_numpy, sentences(meaning, 64, draw))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(words), good).backward()
+        torch.autograd.backward(nn.functional.cross_entropy(model(words), good))
         optimizer.step()
     return model
 

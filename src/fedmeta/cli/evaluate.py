@@ -106,11 +106,11 @@ def run(values: Values) -> None:
             "leave --abstain out, or train it again in one process",
         )
     unsure = abstaining(model, federation, execution, training.seed, share)
-    asked = values["metric"] or training.metric
+    asked: str | None = values["metric"] or training.metric
     if asked is not None:
         require_choice("metric", asked, METRICS)
         check_metric(asked, model.task.kind)
-    if asked in result.further and asked != result.metric:
+    if asked is not None and asked in result.further and asked != result.metric:
         _print_asked(result, asked)
     metric, summary = result.metric, result.summary()
     columns = ["steps", "mean", "by samples", "median", "worst decile"]
@@ -141,7 +141,7 @@ def run(values: Values) -> None:
         say(_abstained(unsure))
         if model.calibration is not None and model.calibration.decides:
             say("  (of nodes that decide how to adapt)")
-    if values["per_node"] and asked in result.further:
+    if values["per_node"] and asked is not None and asked in result.further:
         of_nodes = result.further[asked]
         table(
             f"{asked} of every target node",

@@ -92,7 +92,7 @@ def _sizes(
     counts = range(_QUERIES, 0, -1) if queries is None else (queries,)
     for count in counts:
         stock = available // (settings.shots + count)
-        apart = ways is None or np.count_nonzero(stock) >= 2 * ways
+        apart = ways is None or int(np.count_nonzero(stock)) >= 2 * ways
         if _suffices(stock, ways or _WAYS, settings.nodes, targets, apart):
             if count == counts[0]:
                 return ways or _WAYS, count, ()

@@ -22,7 +22,7 @@ from fedmeta.core.errors import FedmetaError, MissingExtraError, ModelError, Set
 from fedmeta.core.input_files import check_input, open_regular
 from fedmeta.core.storage import read_tensors
 from fedmeta.core.user_code import explained, load_object
-from fedmeta.models.preprocessing import Photo
+from fedmeta.models.preprocessing import Interpolation, Photo
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _LITE_SIZES = {"0": 224, "1": 240, "2": 260, "3": 280, "4": 300}
@@ -122,7 +122,7 @@ def _timm(asked: Asked) -> Opened:
     else:
         model = timm.create_model(asked.name, **make)
     about = timm.data.resolve_model_data_config(model)
-    how = "bilinear" if about["interpolation"] == "bilinear" else "bicubic"
+    how: Interpolation = "bilinear" if about["interpolation"] == "bilinear" else "bicubic"
     size = asked.size or int(about["input_size"][-1])
     photo = Photo(size, tuple(about["mean"]), tuple(about["std"]), about["crop_pct"], how)
     return Opened(model, photo)
@@ -168,9 +168,9 @@ def _transformers(asked: Asked) -> Opened:
     shorter = _side(about.get("size")) or size
     crop = min(1.0, size / shorter) if about.get("do_center_crop") else 1.0
     mean, deviation = about.get("image_mean"), about.get("image_std")
-    how = "bilinear" if about.get("resample") == 2 else "bicubic"
+    how: Interpolation = "bilinear" if about.get("resample") == 2 else "bicubic"
     normal = (tuple(mean), tuple(deviation)) if mean and deviation else _IMAGENET
-    return Opened(_Pooler(model), Photo(size, *normal, crop=crop, interpolation=how))  # type: ignore[arg-type]
+    return Opened(_Pooler(model), Photo(size, *normal, crop=crop, interpolation=how))
 
 
 class _Pooler(nn.Module):

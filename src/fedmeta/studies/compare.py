@@ -258,6 +258,8 @@ def _measured(seeds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any
     """Every metric over the seeds; one that a seed could not tell has no mean."""
     found = {}
     for name in seeds[0]:
+        values: Any
+        before: Any
         values, before = ([each.get(name, {}).get(key) for each in seeds] for key in _BOTH)
         judged = interval(values, FEWEST) if None not in values else None
         found[name] = {

@@ -75,7 +75,7 @@ def _classes(folder: Path, depth: int) -> dict[Path, list[Path]]:
     """The folders that have images, and their images, both in order."""
     try:
         inside = sorted(each for each in folder.iterdir() if each.name[0] != ".")
-        found = {}
+        found: dict[Path, list[Path]] = {}
         for each in (each for each in inside if each.is_dir()):
             images = sorted(file for file in each.iterdir() if file.suffix.lower() in SUFFIXES)
             within = {each: images} if images else _classes(each, depth - 1) if depth else {}
