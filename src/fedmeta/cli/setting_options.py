@@ -109,7 +109,7 @@ DATA = under(
     option("data.queries"),
     option("data.label"),
     option("data.node"),
-    option("data.features", "Feature columns (of an .npz: input arrays): A,B,…", metavar="A,B,…"),
+    option("data.features", "Feature columns, or input arrays of an .npz.", metavar="A,B,…"),
     option("data.drop", "Columns that are no features.", metavar="A,B,…"),
     option("data.text", "Column of texts: they are the samples.", metavar="COLUMN"),
     option("data.tokenizer", "Of texts: words, or a tokenizer.json.", metavar="NAME_OR_FILE"),
