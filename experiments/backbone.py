@@ -67,7 +67,7 @@ def table(summary: Summary) -> str:
 
 def tuning_table(summary: Summary) -> str:
     """The points that held-out source nodes have chosen for rivals."""
-    searches = summary["tuning"].get(_FOLDER, {})
+    searches = summary.get("tuning", {}).get(_FOLDER, {})
     rows = [
         [partition.replace("-", " "), RIVALS[name], assigned(found["best"])]
         for (partition, name), found in leaves(searches, "points")
@@ -97,7 +97,7 @@ def goals(summary: Summary) -> Iterator[Goal]:
 
 
 def _partitions(summary: Summary) -> dict[str, Any]:
-    found: dict[str, Any] = summary["backbone"].get(_FOLDER, {})
+    found: dict[str, Any] = summary.get("backbone", {}).get(_FOLDER, {})
     return {name: found[name] for name in PARTITIONS if name in found}
 
 

@@ -26,8 +26,12 @@ def outside_goals(summary: Summary) -> list[dict[str, Any]]:
 def _told(experiments: Mapping[str, Any], summary: Summary) -> list[dict[str, Any]]:
     found = []
     for name, experiment in experiments.items():
-        older = summary["older"].get(name)
         for goal, wanted, measured, reached in experiment.goals(summary):
+            older = [
+                cell  # goals outside the paper begin with the data that cells begin with
+                for cell in summary["older"].get(name, ())
+                if experiment is not outside or goal.startswith(cell.partition("/")[0])
+            ]
             words = f"{measured} (older default)" if measured and older else measured
             found.append({"goal": goal, "wanted": wanted, "measured": words, "reached": reached})
     return found

@@ -82,7 +82,7 @@ def test_the_default_budget_of_a_gpu_is_a_share_of_its_memory() -> None:
         (nn.Linear(2000, 500), "loop"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), "batched"),
         (nn.Sequential(nn.Conv2d(1, 1, 2), nn.Linear(2000, 500)), "batched"),
-        (Recurrent(), "loop"),
+        (Recurrent(), "batched"),
     ],
     ids=["small", "just small", "large", "convolution", "large convolution", "recurrent"],
 )
@@ -92,7 +92,7 @@ def test_fixed_rule_on_a_cpu(model: nn.Module, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "path"),
-    [(nn.Conv2d(1, 2, 3), "batched"), (nn.Linear(2000, 500), "batched"), (Recurrent(), "loop")],
+    [(nn.Conv2d(1, 2, 3), "batched"), (nn.Linear(2000, 500), "batched"), (Recurrent(), "batched")],
     ids=["convolution", "large", "recurrent"],
 )
 def test_fixed_rule_on_a_gpu(model: nn.Module, path: str) -> None:

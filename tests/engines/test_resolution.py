@@ -74,6 +74,7 @@ def test_auto_resolves_everything() -> None:
 
 def test_what_is_resolved_stays() -> None:
     asked = {"path": "batched", "chunk": 2, "threads": 3, "memory": 1.5, "states": "disk"}
+    asked["derivatives"] = "closed-form"
     assert laid_out(mlp(), **asked) == Execution(dtype="float64", **asked)
 
 
@@ -97,9 +98,8 @@ def test_measure_for_real() -> None:
     assert laid_out(mlp(), path="measure").path in ("batched", "loop")
 
 
-def test_recurrent_models_run_in_the_loop() -> None:
-    execution = laid_out(Recurrent())
-    assert (execution.path, execution.chunk) == ("loop", 1)
+def test_recurrent_models_are_batched() -> None:
+    assert laid_out(Recurrent()).path == "batched"  # unrolled over their steps
     assert laid_out(mlp(), path="loop", chunk=3).chunk == 1
 
 

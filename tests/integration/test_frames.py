@@ -1,4 +1,4 @@
-"""How far it is from `fedmeta.train` to the meta-gradient: seven frames of ours at most."""
+"""How far it is from `fedmeta.train` to the meta-gradient: seven or eight frames of ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import fedmeta
 from fedmeta.algorithms import admm_fedmeta
 
 SOURCES = Path(fedmeta.__file__).parent
-MOST = 7
+MOST = {"loop": 7, "batched": 8}
 
 
 @pytest.mark.parametrize("path", ["loop", "batched"])
@@ -36,6 +36,7 @@ def test_frames_between_train_and_the_meta_gradient(
         print(f"\n{path}: " + " → ".join(longest))
     begin = longest.index("train.py:train") + 1 if "train.py:train" in longest else 0
     assert longest[-1] == "admm_fedmeta.py:node_step"
-    assert len(longest[begin:]) <= MOST
-    if path == "loop":  # the others are computed on worker threads, whose stacks begin there
+    # A recording is made once; replays of it enter no frame of ours below.
+    assert sum(not each.startswith("recording.py") for each in longest[begin:]) <= MOST[path]
+    if path == "loop":  # the others may be computed on worker threads, whose stacks begin there
         assert begin > 0

@@ -79,6 +79,7 @@ class EdgeFacts:
     bytes_up: int = 0
     seconds: float = 0.0
     failed: tuple[int, ...] = ()
+    opposite: bool = False
 
 
 MEASURES = ("metrics", "baseline", "classes", "confusion")
