@@ -11,8 +11,9 @@ from pathlib import Path
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import seal_again, write_bytes
 from fedmeta.report.comparison_page import comparison_page
+from fedmeta.report.comparison_reading import read_comparison
 from fedmeta.report.pages import require_extras
-from fedmeta.report.reading import read_comparison, read_run
+from fedmeta.report.reading import read_run
 from fedmeta.report.run_page import run_page
 from fedmeta.report.sequence_page import read_sequence_facts, sequence_page
 

@@ -13,10 +13,10 @@ from fedmeta.report.charts import (
     rounds_axis,
     value_axis,
 )
+from fedmeta.report.comparison_reading import ComparisonFacts, PairedFacts, RowFacts
 from fedmeta.report.headline import comparison_headline, comparison_remarks
 from fedmeta.report.pages import render
 from fedmeta.report.picture import Picture, draw, present
-from fedmeta.report.reading import ComparisonFacts, PairedFacts, RowFacts
 from fedmeta.report.run_page import federation_part, targets_part
 from fedmeta.report.style import WIDE, colour, series_colour
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fedmeta.evaluation.intervals import FEWEST
 from fedmeta.report import format as fmt
-from fedmeta.report.reading import UNFINISHED, ComparisonFacts, RunFacts
+from fedmeta.report.comparison_reading import ComparisonFacts
+from fedmeta.report.reading import UNFINISHED, RunFacts
 from fedmeta.studies.fair_steps import unfair_note
 
 

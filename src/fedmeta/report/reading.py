@@ -1,4 +1,4 @@
-"""Run and comparison folders as checked values: damage is found here, not halfway in a page."""
+"""Run folders as checked values: damage is found here, not halfway in a page."""
 
 from __future__ import annotations
 
@@ -179,58 +179,6 @@ class RunFacts:
         return sorted(logged | set(self.target_metric))
 
 
-@dataclass(frozen=True)
-class RowFacts:
-    """One algorithm of a comparison; `values` are per seed."""
-
-    label: str
-    steps: str
-    rounds: int
-    adaptation_steps: int
-    values: tuple[float, ...]
-    mean: float | None
-    ci95: float | None
-    before_mean: float | None
-    n: int
-    diverged: int
-    gradient_evaluations: float | None
-    bytes_per_node: float | None
-    seconds: float | None
-    runs: tuple[RunFacts, ...]
-
-    @property
-    def worst_decile(self) -> float | None:
-        """The worst tenth of the targets, as the mean over runs that ended well."""
-        found = [
-            run.target_metric[self.adaptation_steps]["worst_decile"]
-            for run in self.runs
-            if "worst_decile" in run.target_metric.get(self.adaptation_steps, {})
-        ]
-        return sum(found) / len(found) if found else None
-
-
-@dataclass(frozen=True)
-class PairedFacts:
-    """The first row minus another, seed by seed."""
-
-    against: str
-    mean: float | None
-    ci95: float | None
-
-
-@dataclass(frozen=True)
-class ComparisonFacts:
-    """A comparison folder."""
-
-    metric: str
-    equal: str
-    data: Mapping[str, Any]
-    seeds: tuple[int, ...]
-    rows: tuple[RowFacts, ...]
-    paired: tuple[PairedFacts, ...]
-    missing_runs: tuple[str, ...]
-
-
 def read_run(path: Path) -> RunFacts:
     """Everything a page says of a run, checked.
 
@@ -239,18 +187,18 @@ def read_run(path: Path) -> RunFacts:
     """
     folder = RunFolder.open(path)
     stored, history = folder.settings(), folder.history()
-    with _parsing(path, "federation.json"):
+    with parsing(path, "federation.json"):
         facts = _federation(folder.federation())
-    with _parsing(path, "metrics.jsonl"):
+    with parsing(path, "metrics.jsonl"):
         for record in history:
             int(record["round"]), dict(record.get("target", {}))
-    with _parsing(path, "settings.json"):
+    with parsing(path, "settings.json"):
         settings = dict(stored["settings"])
         algorithm = dict(settings["algorithm"])
         str(algorithm["name"]), int(settings["training"]["rounds"]), int(stored["seed"])
         inner = algorithm.get("inner") or {}
         steps = int(inner.get("steps", algorithm.get("steps", 1)))
-    with _parsing(path, "summary.json"):
+    with parsing(path, "summary.json"):
         ended = (path / "summary.json").exists()
         summary: dict[str, Any] = folder.summary() if ended else {"status": UNFINISHED}
         parameters, gradients = summary.get("parameters"), summary.get("gradient_evaluations")
@@ -277,49 +225,9 @@ def read_run(path: Path) -> RunFacts:
         )
 
 
-def read_comparison(path: Path) -> ComparisonFacts:
-    """Everything a page says of a comparison; runs whose folders are gone are named, not missed.
-
-    Raises:
-        RunFolderError: comparison.json, or a run that it names, is damaged.
-    """
-    stored = read_json(path / "comparison.json", "result of the comparison")
-    if not isinstance(stored, dict) or stored.get("format") != 1:
-        raise RunFolderError(
-            f"{path / 'comparison.json'} is not a comparison that this version reads",
-            "use the version of fedmeta that wrote it",
-        )
-    with _parsing(path, "comparison.json"):
-        named = [[str(run) for run in row.get("runs", [])] for row in stored["rows"]]
-    found = {
-        run: read_run(path / run)
-        for runs in named
-        for run in runs
-        if (path / run / "settings.json").is_file()
-    }
-    with _parsing(path, "comparison.json"):
-        rows = tuple(
-            _row(row, tuple(found[run] for run in runs if run in found))
-            for row, runs in zip(stored["rows"], named, strict=True)
-        )
-        if not rows:
-            raise ValueError("it has no rows")
-        return ComparisonFacts(
-            metric=str(stored["metric"]),
-            equal=str(stored["equal"]),
-            data=dict(stored.get("data", {})),
-            seeds=tuple(int(seed) for seed in stored["seeds"]),
-            rows=rows,
-            paired=tuple(
-                PairedFacts(str(p["against"]), _number(p["mean"]), _number(p.get("ci95")))
-                for p in stored.get("paired", [])
-            ),
-            missing_runs=tuple(run for runs in named for run in runs if run not in found),
-        )
-
-
 @contextmanager
-def _parsing(path: Path, file: str) -> Iterator[None]:
+def parsing(path: Path, file: str) -> Iterator[None]:
+    """Say which file is damaged where reading it fails."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -369,33 +277,11 @@ def _target(row: Mapping[str, Any]) -> TargetFacts:
     return TargetFacts(str(row["name"]), int(row["query"]), metric)
 
 
-def _row(row: Mapping[str, Any], runs: tuple[RunFacts, ...]) -> RowFacts:
-    return RowFacts(
-        label=str(row["label"]),
-        steps=str(row.get("steps", "")),  # older ones do not say
-        rounds=int(row["rounds"]),
-        adaptation_steps=int(row["adaptation_steps"]),
-        values=tuple(float(value) for value in row["values"] if _is_number(value)),
-        mean=_number(row["mean"]),
-        ci95=_number(row.get("ci95")),
-        before_mean=_number(row.get("before_mean")),
-        n=int(row["n"]),
-        diverged=int(row.get("diverged", 0)),
-        gradient_evaluations=_number(row.get("gradient_evaluations")),
-        bytes_per_node=_number(row.get("bytes_per_node")),
-        seconds=_number(row.get("seconds")),
-        runs=runs,
-    )
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
 def _finite(pairs: Iterable[tuple[int, Any]]) -> tuple[list[int], list[float]]:
-    kept = [(number, float(value)) for number, value in pairs if _is_number(value)]
+    kept = [(number, float(value)) for number, value in pairs if is_number(value)]
     return [number for number, _ in kept], [value for _, value in kept]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether it is a finite one."""
     return isinstance(value, int | float) and math.isfinite(value)

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from fedmeta.algorithms.algorithm import Algorithm, PlatformState
-from fedmeta.algorithms.learners import StepLearner
 from fedmeta.config.spec import TABLES, RunSpec, tied
 from fedmeta.config.training import TrainingSettings
-from fedmeta.core.errors import DataError, SettingError
+from fedmeta.core.errors import SettingError
 from fedmeta.core.metrics import check_metric
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.prototypes import check_linear, linear_head
@@ -41,6 +40,7 @@ from fedmeta.models.losses import Balanced, Loss, check_loss, named_loss
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
 from fedmeta.priors import TeacherKL, described
+from fedmeta.training.checks import check_data, check_inner, check_uplink
 from fedmeta.training.defaults import with_defaults, with_inner_step
 from fedmeta.training.start import check_known, network_of, scaling_of, texts_of
 from fedmeta.uplink.privacy import Exposure
@@ -230,12 +230,12 @@ def prepare(
         traced: whether the head is what produces the output; runs of older versions go on with the
             module that is declared last.
     """
-    _check_data(federation)
+    check_data(federation)
     check_metric(spec.training.metric, federation.task.kind)
     left_open = spec.augmentation == Augmentation(rename_labels=spec.augmentation.rename_labels)
     spec = tied(with_defaults(spec, federation))
     spec.augmentation.check(federation.inputs.shape[1:], federation.name)
-    _check_inner(spec.algorithm)
+    check_inner(spec.algorithm)
     task, execution = federation.task, spec.execution
     network = network_of(spec, federation)
     scaling = scaling or scaling_of(spec, federation)
@@ -283,7 +283,7 @@ def prepare(
                 execution, trained.network, loss, *samples, algorithm, repeats, spec.augmentation
             )
     if spec.uplink != Uplink():
-        _check_uplink(spec, layout, len(federation.sources))
+        check_uplink(spec, layout, len(federation.sources))
         spec = replace(spec, uplink=spec.uplink.resolved(_exposure(spec)))
     job = Job(spec, federation, network, loss, scaling, layout, {}, head, features, notes=notes)
     return replace(job, settings=_stored(spec, job))
@@ -300,16 +300,6 @@ def _blank(network: FunctionalModel, inputs: torch.Tensor) -> torch.Tensor:
 def _network_facts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a model file says of its network; where weights once lay is nobody's business."""
     return {name: value for name, value in settings.items() if name != "backbone_weights"}
-
-
-def _check_data(federation: Federation) -> None:
-    if not federation.sources:
-        raise DataError(f"{federation.name} has no source nodes", "lower target_share")
-    if federation.task.kind == "classification" and federation.task.outputs < 2:
-        raise DataError(
-            f"all samples of {federation.name} are of one class",
-            "give at least two classes, or check the label column",
-        )
 
 
 def _adapts_head(algorithm: Algorithm) -> bool:
@@ -336,15 +326,6 @@ def _loss(spec: RunSpec, federation: Federation) -> Loss:
     if isinstance(loss, Balanced):
         return loss.on(spec.execution.torch_device, spec.execution.torch_dtype)
     return loss
-
-
-def _check_inner(algorithm: Algorithm) -> None:
-    if algorithm.inner.learned != "none" and not isinstance(algorithm, StepLearner):
-        raise SettingError(
-            f"inner.learned is {algorithm.inner.learned!r}, but {algorithm.name} learns no step "
-            "sizes",
-            "leave it out, or make the algorithm a StepLearner",
-        )
 
 
 def _exposure(spec: RunSpec) -> Exposure:
@@ -382,31 +363,3 @@ def _stored(spec: RunSpec, job: Job) -> dict[str, Any]:
     else:
         stored["uplink"]["promise"] = spec.uplink.promise(_exposure(spec))
     return stored
-
-
-def _check_uplink(spec: RunSpec, layout: Layout, nodes: int) -> None:
-    """Refuse what cannot be had together."""
-    privacy = spec.uplink.privacy
-    if privacy.on and spec.algorithm.needs_losses:
-        length = "penalty" if hasattr(spec.algorithm, "penalty") else "server.step_size"
-        raise SettingError(
-            f"{length} is 'auto', which looks at the losses of the nodes, but dp hides them",
-            f"give a {length} as a number",
-        )
-    if privacy.on and privacy.delta * nodes >= 1:
-        raise SettingError(
-            f"privacy.delta is {privacy.delta:g} with {nodes} nodes: a mechanism that gives "
-            "one of them away entirely would keep that promise",
-            f"give a δ far below {1 / nodes:.2g}",
-        )
-    if spec.uplink.judges and layout.execution.path == "loop" and nodes > 1:
-        raise SettingError(
-            "nodes that are computed one by one cannot be judged against each other",
-            "use --path batched, or leave guard and robust sum out",
-        )
-    if spec.uplink.robust.number_by_number and getattr(spec.algorithm, "rule", "") == "stale":
-        raise SettingError(
-            f"robust.method is {spec.uplink.robust.method!r} and the rule is 'stale', which keeps "
-            "the sum of what everybody sent last: parts of it would never be taken back",
-            "use krum, or the rule 'participants'",
-        )

@@ -25,7 +25,8 @@ from fedmeta.core.plain_values import parse_json
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.report import format as fmt
 from fedmeta.report import report_page
-from fedmeta.report.reading import read_comparison, read_run
+from fedmeta.report.comparison_reading import read_comparison
+from fedmeta.report.reading import read_run
 from fedmeta.report.sequence_page import read_sequence_facts
 from fedmeta.ui import uploads
 from fedmeta.ui.adaptation import MOST_STEPS

@@ -8,7 +8,8 @@ from typing import Any
 from fedmeta.core.errors import SettingError
 from fedmeta.report import format as fmt
 from fedmeta.report.comparison_page import mean_curve
-from fedmeta.report.reading import ComparisonFacts, RunFacts
+from fedmeta.report.comparison_reading import ComparisonFacts
+from fedmeta.report.reading import RunFacts
 from fedmeta.ui.drawable import finite
 
 MOST_RUNS = 8  # as many colours as can be told apart
