@@ -225,7 +225,7 @@ class TestTraining:
     def test_recorded_to_the_bit(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         traced = []
         trace = recording._trace
-        monkeypatch.setattr(recording, "_trace", lambda *a: traced.append(a) or trace(*a))
+        monkeypatch.setattr(recording, "_trace", lambda *a, **k: traced.append(a) or trace(*a, **k))
         results = []
         for patience in (float("inf"), -1):
             monkeypatch.setattr(recording, "_PATIENCE", patience)

@@ -117,6 +117,7 @@ def test_purposes_of_runs_keep_their_numbers() -> None:
             "RESPLIT_CLASSES": 7,
             "RENAME": 8,
             "PERSONAL": 9,
+            "TURN": 10,
             "PARTICIPANTS": 11,
             "LOST_UPLOADS": 12,
             "NODES": 21,

@@ -256,6 +256,6 @@ def test_pages_have_titles_and_goals_of_their_own() -> None:
     assert declaration("duals").title == "What ADMM itself contributes"
     summary: dict[str, Any] = {"outside": {}, "tuning": {}, "lost_uploads": {}, "older": {}}
     rows = goals.outside_goals(summary)
-    others = (len(each.goals(summary)) for each in (lost_uploads, backbone))
+    others = (len(list(each.goals(summary))) for each in (lost_uploads, backbone))
     assert len(rows) == len(outside.PLACES) + 4 + sum(others)
     assert {each["reached"] for each in rows} == {None}

@@ -17,6 +17,7 @@ from fedmeta.core.errors import DataError, FedmetaError, RunFolderError, Setting
 from fedmeta.fleet import worker
 from fedmeta.fleet.app_bundle import write_app
 from fedmeta.fleet.edge import Edge
+from fedmeta.fleet.edge_job import KeptJob
 from fedmeta.fleet.flower_commands import free_port
 from fedmeta.fleet.launch import follow, is_running
 from fedmeta.fleet.message import Message, MessageError
@@ -190,12 +191,12 @@ def test_a_worker_answers_as_the_edge_does(tmp_path: Path, monkeypatch: pytest.M
     here, there = Pipe()
     for part in (b"introduce", question[0].encode(), question[1]):
         here.send_bytes(part)
-    worker._answer(there, homes[100])
+    worker._answer(there, homes[100], KeptJob())
     reply = Message.decoded(here.recv_bytes().decode(), here.recv_bytes())
     assert reply.facts["name"] == "edge-1"
     assert len(reply.facts["nodes"]) == 4
     here.close()
-    worker._answer(there, homes[100])  # whoever asked is gone
+    worker._answer(there, homes[100], KeptJob())  # whoever asked is gone
     there.close()
     assert len(str(socket_of(homes[100]))) < 108
 

@@ -67,8 +67,9 @@ def test_a_number_is_left_as_it_is(tasks: Path) -> None:
 
 
 def test_where_there_is_nothing_to_balance(tasks: Path) -> None:
+    plain = {"model": "early", "kind": "euclidean"}
     with pytest.raises(SettingError, match="does not leave the prior model"):
-        trained(init="early", prior={"model": "early"}, training={"rounds": 0})
+        trained(init="early", prior=plain, training={"rounds": 0})
     # A start that is worse on the new task than the prior model, and no time to get better.
     federation = load(RunSpec.from_dict(task_table("later")).data, 0)
     good = trained(init="early", training={"rounds": 30}).meta_model

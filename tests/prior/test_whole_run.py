@@ -50,7 +50,7 @@ def test_runs_checkpoints_and_plain_files_are_priors(tasks: Path, tmp_path: Path
     # At a checkpoint a step may still be on trial; what was accepted is what counts.
     assert same(load_theta(point), load_theta(point / "state.safetensors"))
     ends = [
-        theta_of(init="early", prior={"model": path, "strength": 0.3})
+        theta_of(init="early", prior={"model": path, "strength": 0.3, "kind": "euclidean"})
         for path in ("early", "early/model.safetensors", str(tmp_path / "plain.safetensors"))
     ]
     assert same(ends[0], ends[1])

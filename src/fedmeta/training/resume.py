@@ -73,7 +73,9 @@ def check_same_run(folder: RunFolder, stored: Mapping[str, Any], given: Mapping[
         if "classes_per_node" in data:  # older versions had a number where today may be none
             filled = deserialize(DataSettings, data, "data").classes_of_a_node
             data["classes_per_node"] = filled
-        return {**settings, "training": training, "data": data}
+        # Execution follows from the rest where nobody asked, so it is named last.
+        rest = {k: v for k, v in settings.items() if k != "execution"}
+        return {**rest, "training": training, "data": data, "execution": settings["execution"]}
 
     begun = as_stored_now(stored["settings"])
     found = difference(comparable(begun), comparable(given["settings"]))
