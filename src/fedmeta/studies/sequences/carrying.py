@@ -20,7 +20,8 @@ from fedmeta.data.federation import Federation
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import build
-from fedmeta.priors import Regularizer, federated_fisher, regularizer
+from fedmeta.priors import OutputKL, Regularizer, federated_fisher, regularizer
+from fedmeta.priors.generated import generated_inputs
 from fedmeta.priors.importance import UNIT, add_up, normalised
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn
@@ -28,6 +29,8 @@ from fedmeta.studies.sequences.isolation import body, head, with_head
 from fedmeta.studies.sequences.methods import AUTO, Kind, Method
 from fedmeta.studies.sequences.replay import with_replay
 from fedmeta.training.train import RunRequest
+
+_SOFTNESS = 2.0  # temperature of both rivals that distil, as published
 
 
 @dataclass
@@ -112,22 +115,26 @@ def _prior(
     kind = kind_of(method)
     # With heads of their own, tasks share the layers before them alone.
     theta_p = body(model) if method.isolation else model.theta
-    if kind == "fisher":
+    if kind in ("fisher", "fedewc"):
         importance = _importance(sequence, before, past)
         if method.prior == AUTO:
             strength *= UNIT
         return regularizer(
             "fisher", strength, theta_p, {name: importance[name] for name in theta_p}
         )
+    if kind == "euclidean":
+        return regularizer("euclidean", strength, theta_p)
+    predict = network or model.network
     if kind == "outputs":
-        return regularizer(
-            "outputs",
-            strength,
-            theta_p,
-            predict=network or model.network,
-            inputs=_unlabelled(past, number),
-        )
-    return regularizer("euclidean", strength, theta_p)
+        return OutputKL(strength, theta_p, predict, _unlabelled(past, number))
+    known = past.drawn.known(_line(sequence, before))
+    if kind == "fedlwf":
+        nothing = torch.zeros(1, *past.drawn.tasks[0].inputs.shape[1:])
+        return OutputKL(strength, theta_p, predict, nothing, _SOFTNESS, known)
+    made = generated_inputs(predict, theta_p, model.input_shape, known, seed=number)
+    if kind == "generated":
+        return OutputKL(strength, theta_p, predict, made)
+    return OutputKL(strength, theta_p, predict, made, _SOFTNESS, known)
 
 
 def kind_of(method: Method) -> Kind | None:

@@ -34,7 +34,7 @@ from fedmeta.core.errors import SettingError, nearest, require, require_choice, 
 from fedmeta.core.serialization import LATER, deserialize
 from fedmeta.data.settings import DataSettings
 from fedmeta.studies.gate import LIMIT, check_limit
-from fedmeta.studies.sequences.methods import AUTO, PRIORS, Method
+from fedmeta.studies.sequences.methods import AUTO, PRIORS, RIVALS, Method
 
 _READY = files(__package__).joinpath("ready")
 _OF_A_TASK = ("prior", "init", "importance")  # settings that a sequence sets for every task itself
@@ -108,7 +108,7 @@ class TaskSequence:
         _check_classes(self.tasks)
         object.__setattr__(self, "tasks", _following(self.tasks))
         for kind, value in self.strength.items():
-            require_choice("strength", kind, (AUTO, *PRIORS))
+            require_choice("strength", kind, (AUTO, *PRIORS, *RIVALS))
             finite = isinstance(value, int | float) and 0 <= value < float("inf")
             require(finite, f"strength.{kind} λ", value, "a number of at least 0")
         require_whole("replay", self.replay, 1)
@@ -142,6 +142,8 @@ class TaskSequence:
         own: Table = {"data": dict(task.data), "training": {"seed": seed}}
         if task.rounds is not None:
             own["training"]["rounds"] = task.rounds
+        if self.method.rival is not None:
+            own["algorithm"] = self.method.rival
         return layered(merged([self.settings, own]), {})
 
     def using(self, method: str, strength: float | None = None) -> TaskSequence:
@@ -151,7 +153,7 @@ class TaskSequence:
             if parsed.prior is None:
                 raise SettingError(
                     f"a strength λ is given, but method {method!r} has no prior",
-                    f"leave it out, or use {' or '.join(PRIORS)}",
+                    f"leave it out, or use {' or '.join((*PRIORS, *RIVALS))}",
                 )
             strengths[parsed.prior] = strength
         return replace(self, method=parsed, strength=strengths)

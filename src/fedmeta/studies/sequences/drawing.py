@@ -5,7 +5,7 @@ All tasks share the full head: classes keep their numbers, nodes hold only some 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -33,10 +33,16 @@ class Drawn:
         tasks: the federation of each task, all over the same pool.
         platform: for each task the samples that the platform has of it, which no node holds. Their
             labels are not looked at.
+        classes: the numbers of each task's classes.
     """
 
     tasks: Sequence[Federation]
     platform: Sequence[Positions]
+    classes: Sequence[tuple[int, ...]]
+
+    def known(self, tasks: Iterable[int]) -> tuple[int, ...]:
+        """The classes of some tasks together."""
+        return tuple(sorted({each for number in tasks for each in self.classes[number]}))
 
     def joint(self) -> Federation:
         """All tasks at once: every device is a node for each of its tasks."""
@@ -97,7 +103,7 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
     ]
     groups = _judged(groups, platform, pool, [each.precise for each in data], seed)
     tasks = [Federation(pool.inputs, pool.labels, pool.task, g, pool.name) for g in groups]
-    return Drawn(tasks, platform)
+    return Drawn(tasks, platform, [_numbers(pool, task) for task in sequence.tasks])
 
 
 @lru_cache(maxsize=2)
@@ -151,7 +157,14 @@ def _of_classes(pool: Pool, task: TaskSettings) -> npt.NDArray[np.bool_]:
     """Which samples are of the task's classes."""
     if not task.classes:
         return np.ones(len(pool.labels), np.bool_)
+    return np.isin(pool.labels, _numbers(pool, task))
+
+
+def _numbers(pool: Pool, task: TaskSettings) -> tuple[int, ...]:
+    """The numbers of the task's classes."""
     names = list(pool.class_names)
+    if not task.classes:
+        return tuple(range(len(names)))
     for each in task.classes:
         known = each in names if isinstance(each, str) else 0 <= each < len(names)
         if not known:
@@ -159,8 +172,7 @@ def _of_classes(pool: Pool, task: TaskSettings) -> npt.NDArray[np.bool_]:
                 f"task {task.name!r} has class {each!r}, which {pool.name} has not",
                 nearest(str(each), names),
             )
-    numbers = [names.index(each) if isinstance(each, str) else each for each in task.classes]
-    return np.isin(pool.labels, numbers)
+    return tuple(names.index(each) if isinstance(each, str) else each for each in task.classes)
 
 
 def _nodes(

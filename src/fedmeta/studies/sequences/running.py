@@ -29,6 +29,7 @@ from fedmeta.studies.sequences.carrying import Past, as_used, next_task, shared_
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn, draw, in_task
 from fedmeta.studies.sequences.gating import verdicts
+from fedmeta.studies.sequences.one_head import one_head_row
 from fedmeta.studies.sequences.replay import require_same_devices
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.many import jobs_together, train_jobs
@@ -70,7 +71,7 @@ def run_sequence(
 
     Returns:
         For every seed: `seed`; `diverged`, and then `why`; `accuracy` and, where targets have them,
-        `precise`: the matrix (see `measures`); `gate`: what the earlier tasks say of each model
+        `precise`: the matrix (see `measures`), and those of `one_head`; `gate`: what the earlier tasks say of each model
         after the first (see `gating`); `cost`: L_p of every earlier task at the end, if
         finite.
 
@@ -107,9 +108,9 @@ def run_sequence(
             initial = start(sequence.of_task(0, seed), past.drawn)
             if number == 0:  # row 0, the model before any task
                 before = replace(model, theta=initial)
-                judged[seed] = [_judged(sequence, before, past, initial, seed)]
+                judged[seed] = [_judged(sequence, before, past, initial, seed, 0)]
             past.models.append(model)
-            judged[seed].append(_judged(sequence, model, past, initial, seed))
+            judged[seed].append(_judged(sequence, model, past, initial, seed, number + 1))
             if not _is_finite(judged[seed]):
                 lost[seed] = f"task {task.name}: {_BLOWN_UP}"
     return [
@@ -226,7 +227,7 @@ class _Judged(NamedTuple):
     """A model on the targets of every task.
 
     Args:
-        row: `accuracy` of each task and perhaps `precise`.
+        row: `accuracy` of each task, perhaps `precise`, and what the field measures.
         nodes: of each task the accuracy of every target, on its precise set if it has one.
     """
 
@@ -235,16 +236,17 @@ class _Judged(NamedTuple):
 
 
 def _judged(
-    sequence: TaskSequence, model: MetaModel, past: Past, initial: Tree, seed: int
+    sequence: TaskSequence, model: MetaModel, past: Past, initial: Tree, seed: int, learned: int
 ) -> _Judged:
     tasks = range(len(sequence.tasks))
     used = [as_used(sequence, model, number, past, initial) for number in tasks]
-    row, nodes = [], []
+    shared = not sequence.method.isolation
+    row, nodes = one_head_row(used, past.drawn, learned, shared=shared), []
     for number, found in zip(tasks, _evaluated(used, past, "target", None, seed), strict=True):
-        here = {"accuracy": _mean(number, found, found.values)}
+        here = row[number]
+        here["accuracy"] = _mean(number, found, found.values)
         if found.precise is not None:
             here["precise"] = _mean(number, found.precise, found.precise.values)
-        row.append(here)
         values = node_values(found).items()
         nodes.append(
             {node: value for node, value in values if node.startswith(in_task(number, ""))}
@@ -324,7 +326,7 @@ def _jointly(
             found.append({"seed": seed, "diverged": True, "why": outcome})
             continue
         model, past.execution = outcome
-        judged = _judged(sequence, model, past, model.theta, seed)
+        judged = _judged(sequence, model, past, model.theta, seed, len(sequence.tasks))
         if _is_finite([judged]):
             found.append({"seed": seed, "diverged": False, **_matrices([judged])})
         else:
