@@ -155,3 +155,9 @@ def test_files(tmp_path: Path) -> None:
     save_file(theta, tmp_path / "plain.safetensors")
     with pytest.raises(RunFolderError, match="no importance"):
         read_importance(tmp_path / "plain.safetensors", theta, "path")
+
+
+def test_importance_too_small_for_its_numbers_is_alike_for_all() -> None:
+    """A node whose adapted model is never wrong leaves squares below what float32 can divide by."""
+    found = normalised({"a": torch.tensor([1e-44, 0.0]), "b": torch.tensor([0.0])})
+    assert [leaf.tolist() for leaf in found.values()] == [[1.0, 1.0], [1.0]]

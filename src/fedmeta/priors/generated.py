@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -22,7 +23,9 @@ from fedmeta.core import randomness
 from fedmeta.core.errors import SettingError, require_whole
 from fedmeta.core.randomness import Purpose
 from fedmeta.core.tree import Tree
+from fedmeta.data.pool import Array
 from fedmeta.models.functional import FunctionalModel
+from fedmeta.models.meta_model import MetaModel
 
 COUNT = 200
 """How many inputs are made, if nobody says more."""
@@ -58,8 +61,6 @@ def generated_inputs(
         tensor([0, 1, 0, 1])
     """
     require_whole("how many inputs are generated", count, 1)
-    if network.vocabulary:
-        raise SettingError("inputs of tokens cannot be generated", "name unlabelled samples")
     leaf = next(iter(theta.values()))
     stream = randomness.fold(randomness.key(seed), Purpose.GENERATED)
     size = count * int(torch.Size(shape).numel())
@@ -74,6 +75,20 @@ def generated_inputs(
             (inputs.grad,) = torch.autograd.grad(unlike + plain.sum(), [inputs])
         optimizer.step()
     return inputs.detach()
+
+
+def raw_generated(model: MetaModel) -> Array:
+    """Inputs for all classes of a model, in the unit of samples before they are scaled.
+
+    Args:
+        model: as a run has stored it.
+    """
+    if model.scaling.tokens:
+        raise SettingError("tokens cannot be generated", "name unlabelled samples by prior.data")
+    classes = range(model.task.outputs)
+    made = generated_inputs(model.network, model.theta, model.input_shape, classes)
+    raw = made.double().numpy() * model.scaling.deviation + model.scaling.mean
+    return raw.astype(np.float32)
 
 
 def _roughness(inputs: Tensor) -> Tensor:

@@ -44,20 +44,40 @@ class Drawn:
         """The classes of some tasks together."""
         return tuple(sorted({each for number in tasks for each in self.classes[number]}))
 
+    def kept(self, number: int, count: int) -> Positions:
+        """What the platform still has of the tasks before one: `count` samples, tasks alike."""
+        each = dict.fromkeys(tuple(rows.tolist()) for rows in self.platform[:number])
+        counts = equal_parts(np.array([len(rows) for rows in each], np.int64), count)
+        parts = [rows[:share] for rows, share in zip(each, counts.tolist(), strict=True)]
+        return np.array([row for part in parts for row in part], np.int64)
+
+    def first(self, number: int) -> int:
+        """The number of a task, or that under which it was there for the first time."""
+        return next(n for n, each in enumerate(self.tasks) if each is self.tasks[number])
+
+    def others_before(self, number: int) -> list[Federation]:
+        """The tasks before one, once each, without itself if it has been there already."""
+        once = sorted(set(map(self.first, range(number))) - {self.first(number)})
+        return [self.tasks[each] for each in once]
+
     def joint(self) -> Federation:
         """All tasks at once: every device is a node for each of its tasks."""
         nodes = [
             replace(node, name=in_task(number, node.name))
             for number, task in enumerate(self.tasks)
+            if self.first(number) == number
             for node in task.nodes
         ]
         return self.tasks[0].with_nodes(nodes)
 
     def judges(self, numbers: Sequence[int], role: Role = "target") -> Federation:
-        """The nodes of a role in some tasks, all as targets, to be evaluated at once."""
+        """The nodes of a role in some tasks, all as targets, to be evaluated at once.
+
+        They are called as in the `first` of tasks that return.
+        """
         nodes = [
             replace(node, name=in_task(number, node.name), role="target")
-            for number in numbers
+            for number in sorted(set(map(self.first, numbers)))
             for node in self.tasks[number].nodes
             if node.role == role
         ]
@@ -68,7 +88,8 @@ class Drawn:
 
         The devices that are held out are the same in all tasks where the tasks' devices are.
         """
-        return replace(self, tasks=[task.hold_out(share, seed) for task in self.tasks])
+        held = {id(task): task.hold_out(share, seed) for task in self.tasks}
+        return replace(self, tasks=[held[id(task)] for task in self.tasks])
 
 
 def in_task(number: int, node: str) -> str:
@@ -89,11 +110,16 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
     free = np.ones(len(pool.labels), np.bool_)
     groups: list[list[Node]] = []
     wanted: list[npt.NDArray[np.bool_]] = []
-    for task, settings, (start, stop) in zip(sequence.tasks, data, offsets, strict=True):
+    again = [sequence.number_of(task.again) for task in sequence.tasks]
+    for number, settings in enumerate(data):
+        task, (start, stop) = sequence.tasks[number], offsets[number]
         mine = np.zeros_like(free)
         mine[start:stop] = True
         mine &= _of_classes(pool, task)
         wanted.append(mine)
+        if (first := again[number]) is not None:
+            groups.append(groups[first])
+            continue
         groups.append(_nodes(pool, task, settings, free & mine, seed))
         for node in groups[-1]:
             free[node.support] = free[node.query] = False
@@ -101,8 +127,10 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
         _unlabelled(pool, free & mine, sequence.platform, number, seed)
         for number, mine in enumerate(wanted)
     ]
+    platform = [each if n is None else platform[n] for n, each in zip(again, platform, strict=True)]
     groups = _judged(groups, platform, pool, [each.precise for each in data], seed)
     tasks = [Federation(pool.inputs, pool.labels, pool.task, g, pool.name) for g in groups]
+    tasks = [each if n is None else tasks[n] for n, each in zip(again, tasks, strict=True)]
     return Drawn(tasks, platform, [_numbers(pool, task) for task in sequence.tasks])
 
 
@@ -216,14 +244,18 @@ def _nodes(
 def _unlabelled(
     pool: Pool, free: npt.NDArray[np.bool_], count: int, number: int, seed: int
 ) -> Positions:
-    """Samples for the platform, among those that nobody holds: up to `count`, classes alike."""
+    """Samples for the platform, among those that nobody holds: up to `count`, classes alike.
+
+    Classes take turns, so that a part from the front has them alike as well.
+    """
     rng = generator(seed, DataPurpose.PLATFORM, str(number))
     if not pool.class_names:
         return rng.permutation(np.flatnonzero(free))[:count].astype(np.int64)
     stock = [np.flatnonzero(free & (pool.labels == label)) for label in np.unique(pool.labels)]
     takes = equal_parts(np.array([len(each) for each in stock]), count)
     parts = [rng.permutation(each)[:take] for each, take in zip(stock, takes, strict=True)]
-    return np.concatenate(parts).astype(np.int64)
+    turns = np.concatenate([np.arange(take) for take in takes])
+    return np.concatenate(parts)[np.argsort(turns, kind="stable")].astype(np.int64)
 
 
 def _judged(

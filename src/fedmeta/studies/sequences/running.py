@@ -25,8 +25,15 @@ from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.losses import named_loss
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.studies.gate import node_values
-from fedmeta.studies.sequences.carrying import Past, as_used, next_task, shared_network, start
-from fedmeta.studies.sequences.declaration import TaskSequence
+from fedmeta.studies.sequences.carrying import (
+    Past,
+    as_used,
+    has_changed,
+    next_task,
+    shared_network,
+    start,
+)
+from fedmeta.studies.sequences.declaration import FOUND, TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn, draw, in_task
 from fedmeta.studies.sequences.gating import verdicts
 from fedmeta.studies.sequences.one_head import one_head_row
@@ -41,8 +48,8 @@ Learned = tuple[MetaModel, Execution]
 Trainer = Callable[[TaskSequence, int, Past, RunRequest, Sequence[Callback]], None]
 """Brings the run of a task (its number, from 0) to its end elsewhere: over a fleet.
 
-It goes on where it was, does nothing to a run that has ended, and adds to `Past.fishers` what the
-method asks for.
+It goes on where it was, does nothing to a run that has ended, and adds to `Past.diagonals` what
+the method asks for.
 """
 
 _BLOWN_UP = "the adapted model of a target is no longer finite"
@@ -72,7 +79,8 @@ def run_sequence(
     Returns:
         For every seed: `seed`; `diverged`, and then `why`; `accuracy` and, where targets have them,
         `precise`: the matrix (see `measures`), and those of `one_head`; `gate`: what the earlier tasks say of each model
-        after the first (see `gating`); `cost`: L_p of every earlier task at the end, if
+        after the first (see `gating`); `borders`, where they are found (see `drift`): the numbers
+        of the tasks before them, from 0; `cost`: L_p of every earlier task at the end, if
         finite.
 
     Example:
@@ -87,6 +95,11 @@ def run_sequence(
     if held_out is not None:
         pasts = {seed: Past(past.drawn.held_out(held_out, seed)) for seed, past in pasts.items()}
     _check(sequence, next(iter(pasts.values())).drawn)
+    if trainer is not None and sequence.borders == FOUND:
+        raise SettingError(
+            "borders are to be found, which asks sources for losses before every task",
+            "learn the sequence in one process, or give the borders",
+        )
     if sequence.method.joint:
         return _jointly(sequence, pasts, folder, progress, trainer)
     judged: dict[int, list[_Judged]] = {}
@@ -94,6 +107,9 @@ def run_sequence(
     for number, task in enumerate(sequence.tasks):
         going = {seed: past for seed, past in pasts.items() if seed not in lost}
         network = shared_network(list(going.values()))
+        if sequence.borders == FOUND and number > 0:
+            for seed, past in going.items():
+                has_changed(sequence, number, past, seed)
         repeats = [
             _kept(next_task(sequence, number, s, past, network), folder, s, number, task.name)
             for s, past in going.items()
@@ -109,7 +125,7 @@ def run_sequence(
             if number == 0:  # row 0, the model before any task
                 before = replace(model, theta=initial)
                 judged[seed] = [_judged(sequence, before, past, initial, seed, 0)]
-            past.models.append(model)
+            past.keep(sequence, model)
             judged[seed].append(_judged(sequence, model, past, initial, seed, number + 1))
             if not _is_finite(judged[seed]):
                 lost[seed] = f"task {task.name}: {_BLOWN_UP}"
@@ -126,6 +142,7 @@ def run_sequence(
                 )
                 for number in range(1, len(sequence.tasks))
             ],
+            **({"borders": past.borders} if sequence.borders == FOUND else {}),
             **(_cost(sequence, past, seed) if trainer is None else {}),
         }
         for seed, past in pasts.items()
@@ -244,23 +261,24 @@ def _judged(
     row, nodes = one_head_row(used, past.drawn, learned, shared=shared), []
     for number, found in zip(tasks, _evaluated(used, past, "target", None, seed), strict=True):
         here = row[number]
-        here["accuracy"] = _mean(number, found, found.values)
+        own = in_task(past.drawn.first(number), "")
+        here["accuracy"] = _mean(own, found, found.values)
         if found.precise is not None:
-            here["precise"] = _mean(number, found.precise, found.precise.values)
+            here["precise"] = _mean(own, found.precise, found.precise.values)
         values = node_values(found).items()
-        nodes.append(
-            {node: value for node, value in values if node.startswith(in_task(number, ""))}
-        )
+        nodes.append({node: value for node, value in values if node.startswith(own)})
     return _Judged(row, nodes)
 
 
 def _cost(sequence: TaskSequence, past: Past, seed: int) -> dict[str, Any]:
     """L_p: the loss of the earlier tasks' source nodes on their query sets, model as it is."""
-    last = past.models[-1]
-    earlier = range(len(past.models) - 1)
+    last, earlier = past.latest, range(len(sequence.tasks) - 1)
     used = [as_used(sequence, last, number, past, last.theta) for number in earlier]
     found = _evaluated(used, past, "source", 0, seed)
-    costs = [_mean(k, each, each.losses) for k, each in zip(earlier, found, strict=True)]
+    costs = [
+        _mean(in_task(past.drawn.first(k), ""), each, each.losses)
+        for k, each in zip(earlier, found, strict=True)
+    ]
     return {"cost": costs} if all(map(isfinite, costs)) else {}
 
 
@@ -288,11 +306,11 @@ def _evaluated(
     return [done[id(model)] for model in models]
 
 
-def _mean(task: int, found: Evaluation, by_steps: Mapping[int, Sequence[float]]) -> float:
-    """Over the nodes of one task; there is one number of steps."""
+def _mean(own: str, found: Evaluation, by_steps: Mapping[int, Sequence[float]]) -> float:
+    """Over the nodes whose names begin with that of their task; there is one number of steps."""
     (values,) = by_steps.values()
     named = zip(found.nodes, values, strict=True)
-    return float(f"{fmean(v for name, v in named if name.startswith(in_task(task, ''))):.6g}")
+    return float(f"{fmean(v for name, v in named if name.startswith(own)):.6g}")
 
 
 def _is_finite(judged: Sequence[_Judged]) -> bool:
