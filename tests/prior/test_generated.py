@@ -80,5 +80,5 @@ def test_a_killed_run_makes_the_same_inputs(tasks: Path, tmp_path: Path) -> None
 
 
 def test_of_a_teacher_that_is_only_asked_nothing_can_be_generated() -> None:
-    with pytest.raises(SettingError, match="no gradients come from a teacher"):
+    with pytest.raises(SettingError, match="a teacher that is only asked has no gradients"):
         PriorSettings("teacher.py:load", data="generated")

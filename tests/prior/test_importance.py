@@ -17,7 +17,7 @@ from fedmeta.core.storage import read_tensors
 from fedmeta.data import load, unpacked
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.priors import federated_fisher, read_importance, write_importance
-from fedmeta.priors.importance import add_up, importance_file
+from fedmeta.priors.importance import add_up, importance_file, normalised
 from fedmeta.training.run_importance import store_importance
 from prior.conftest import task_table, trained
 

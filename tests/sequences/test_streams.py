@@ -13,7 +13,7 @@ import torch
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import SettingError
 from fedmeta.studies.sequences import TaskSequence
-from fedmeta.studies.sequences.carrying import Past, has_changed, next_task
+from fedmeta.studies.sequences.carrying import Past, look_for_border, next_task
 from fedmeta.studies.sequences.declaration import sequence_from
 from fedmeta.studies.sequences.drawing import draw
 from fedmeta.studies.sequences.drift import LossSums, Watch
@@ -93,7 +93,7 @@ def test_what_is_held_is_the_model_before_the_latest_border() -> None:
     prior = next_task(sequence, 4, 0, past, None).spec.algorithm.prior
     assert prior is not None
     assert all(torch.equal(prior.prior[n], leaf) for n, leaf in past.models[1].theta.items())
-    has_changed(sequence, 4, past, 0)
+    look_for_border(4, past, 0)
     assert past.watch.begun
 
 

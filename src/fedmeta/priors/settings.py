@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-
 from fedmeta.core.errors import (
     DataError,
     RunFolderError,
@@ -109,7 +108,7 @@ class PriorSettings:
             )
         if self._only_asked and self.data == GENERATED:
             raise SettingError(
-                "prior.data is 'generated', but no gradients come from a teacher that is only asked",
+                "prior.data is 'generated', but a teacher that is only asked has no gradients",
                 "name unlabelled samples, or a run of fedmeta as prior",
             )
 

@@ -57,7 +57,7 @@ class Past:
     diagonals: dict[int, Tree] = field(default_factory=dict)
     heads: dict[int, Tree] = field(default_factory=dict)
     borders: list[int] = field(default_factory=list)
-    watch: Watch = Watch()
+    watch: Watch = field(default_factory=Watch)
     execution: Execution | None = None
 
     @property
@@ -231,7 +231,7 @@ def _unlabelled(sequence: TaskSequence, past: Past, number: int) -> torch.Tensor
     return past.latest.scaling.apply(past.drawn.tasks[0].inputs[rows], dtype)
 
 
-def has_changed(sequence: TaskSequence, number: int, past: Past, seed: int) -> None:
+def look_for_border(number: int, past: Past, seed: int) -> None:
     """Ask the sources of a segment by their losses whether the stream has changed before it."""
     assert past.execution is not None
     model, nodes = past.latest, past.drawn.judges([number], "source")

@@ -233,7 +233,11 @@ def sequence_from(
     tasks = table.get("tasks", [])
     if not isinstance(tasks, list | tuple) or not all(isinstance(t, Mapping) for t in tasks):
         raise SettingError(f"tasks of {name} is {tasks!r}", "write a table [[tasks]] for each")
-    simple = {key: table[key] for key in ("replay", "platform", "title", "limit", "borders") if key in table}
+    simple = {
+        key: table[key]
+        for key in ("replay", "platform", "title", "limit", "borders")
+        if key in table
+    }
     return TaskSequence(
         name,
         tuple(_task(each, f"{name}.tasks[{number}]") for number, each in enumerate(tasks)),

@@ -28,7 +28,7 @@ from fedmeta.studies.gate import node_values
 from fedmeta.studies.sequences.carrying import (
     Past,
     as_used,
-    has_changed,
+    look_for_border,
     next_task,
     shared_network,
     start,
@@ -78,10 +78,10 @@ def run_sequence(
 
     Returns:
         For every seed: `seed`; `diverged`, and then `why`; `accuracy` and, where targets have them,
-        `precise`: the matrix (see `measures`), and those of `one_head`; `gate`: what the earlier tasks say of each model
-        after the first (see `gating`); `borders`, where they are found (see `drift`): the numbers
-        of the tasks before them, from 0; `cost`: L_p of every earlier task at the end, if
-        finite.
+        `precise`: the matrix (see `measures`), and those of `one_head`; `gate`: what the earlier
+        tasks say of each model after the first (see `gating`); `borders`, where they are found
+        (see `drift`): the numbers of the tasks before them, from 0; `cost`: L_p of every earlier
+        task at the end, if finite.
 
     Example:
         >>> from fedmeta.studies.sequences import TaskSettings, run_sequence
@@ -109,7 +109,7 @@ def run_sequence(
         network = shared_network(list(going.values()))
         if sequence.borders == FOUND and number > 0:
             for seed, past in going.items():
-                has_changed(sequence, number, past, seed)
+                look_for_border(number, past, seed)
         repeats = [
             _kept(next_task(sequence, number, s, past, network), folder, s, number, task.name)
             for s, past in going.items()
