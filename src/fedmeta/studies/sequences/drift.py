@@ -78,11 +78,12 @@ class Watch:
 
     Example:
         >>> calm, jump = LossSums.of([0.9, 1.0, 1.1]), LossSums.of([2.0, 2.1, 2.2])
-        >>> watch = Watch()
+        >>> watch, found = Watch(), []
         >>> for told in (calm, calm, calm, jump, calm):
         ...     watch, border = watch.after(told)
-        ...     print(border, end=" ")
-        False False False True False
+        ...     found.append(border)
+        >>> found
+        [False, False, False, True, False]
     """
 
     reference: LossSums = LossSums()

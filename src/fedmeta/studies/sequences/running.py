@@ -20,11 +20,12 @@ from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Role
+from fedmeta.data.pool import Array
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.losses import named_loss
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.studies.gate import node_values
+from fedmeta.studies.gate import node_samples
 from fedmeta.studies.sequences.carrying import (
     Past,
     as_used,
@@ -245,11 +246,11 @@ class _Judged(NamedTuple):
 
     Args:
         row: `accuracy` of each task, perhaps `precise`, and what the field measures.
-        nodes: of each task the accuracy of every target, on its precise set if it has one.
+        nodes: of each task what every target has right, on its precise set if it has one.
     """
 
     row: list[dict[str, float]]
-    nodes: list[dict[str, float]]
+    nodes: list[dict[str, Array]]
 
 
 def _judged(
@@ -265,7 +266,7 @@ def _judged(
         here["accuracy"] = _mean(own, found, found.values)
         if found.precise is not None:
             here["precise"] = _mean(own, found.precise, found.precise.values)
-        values = node_values(found).items()
+        values = node_samples(found).items()
         nodes.append({node: value for node, value in values if node.startswith(own)})
     return _Judged(row, nodes)
 
