@@ -264,3 +264,17 @@ def test_the_gate_speaks_after_every_task() -> None:
 def test_the_gate_says_nothing_of_too_few_targets() -> None:
     (found,) = run_sequence(small("none"), [0])  # one target in each task
     assert found["gate"] == [[], []]
+
+
+def test_a_killed_sequence_has_the_verdicts_of_one_that_was_not(tmp_path: Path) -> None:
+    few = small("auto", platform=6)
+    more = {**few.settings, "data": {**few.settings["data"], "nodes": 15}}
+    sequence = replace(few, settings=more)
+    whole = run_sequence(sequence, [0], folder=tmp_path / "whole")
+    assert [len(update) for update in whole[0]["gate"]] == [1, 2]
+    for rounds in (3, 6):  # in the first task; and, once that has ended, in the second
+        stop = StopAfter(rounds)
+        with pytest.raises(StopError):
+            run_sequence(sequence, [0], folder=tmp_path / "cut", progress=lambda _, s=stop: [s])
+    assert run_sequence(sequence, [0], folder=tmp_path / "cut") == whole
+    assert models(tmp_path / "cut") == models(tmp_path / "whole")
