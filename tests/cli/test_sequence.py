@@ -52,6 +52,7 @@ def test_methods_side_by_side(file: Path, tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "replay+euclidean" in page
     assert page.count("<svg") == 2
+    assert "replay+euclidean, class-incremental" in page
     again = call(f"sequence {file} --out {out}")
     assert "is not empty" in again.complaint
 
