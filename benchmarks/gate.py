@@ -4,8 +4,8 @@
 
 A model is trained once. Its candidates are copies whose weights have a random direction added, as
 long as it takes to lose two points of accuracy (the planted regression) or none (harmless: too
-short to change the mean by a tenth of a point). The length is found on many calibrating nodes; each
-seed then draws ten other target nodes with 200 samples each, which the gate judges on.
+short to change the mean by a tenth of a point). Each seed draws ten target nodes; the length is
+found on all other samples of their classes, and the gate judges on 200 samples of each.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import fedmeta
@@ -26,15 +27,22 @@ from fedmeta.evaluation.result import Evaluation
 from fedmeta.studies.gate import falls, judge
 
 PLANTED, HARMLESS = 0.02, 0.0005
-NODES, SAMPLES, CALIBRATING = 10, 200, 100
+NODES, SAMPLES, CALIBRATING = 10, 200, 1200
 
 
-def targets(data: str, seed: int, nodes: int) -> Federation:
+def targets(data: str, seed: int, nodes: int, precise: int) -> Federation:
     """Nodes of that number, all of them targets, with precise sets."""
-    settings = DataSettings(data, nodes=nodes, precise=SAMPLES, target_share=0.5)
+    settings = DataSettings(data, nodes=nodes, precise=precise, target_share=0.5)
     drawn = fedmeta.load(settings, seed)
     everyone = [replace(each, role="target") for each in drawn.targets]
     return drawn.with_nodes(everyone)
+
+
+def others(some: Federation, judging: Federation) -> Federation:
+    """The nodes with those of their samples that the gate does not look at."""
+    pairs = zip(some.targets, judging.targets, strict=True)
+    rest = [replace(a, precise=np.setdiff1d(a.precise, b.precise)) for a, b in pairs]
+    return some.with_nodes(rest)
 
 
 def judged(model: MetaModel, nodes: Federation) -> Evaluation:
@@ -81,11 +89,11 @@ def checked(data: str, seeds: Sequence[int]) -> dict[str, Any]:
     sources = federation.with_nodes(federation.sources)
     network = fedmeta.ModelSettings("mlp")
     model = fedmeta.train(sources, network, training=training, progress=False).meta_model
-    calibrating = targets(data, 1000, 2 * CALIBRATING)
-    before = judged(model, calibrating)
     rows = []
     for seed in seeds:
-        nodes = targets(data, seed, 2 * NODES)
+        nodes = targets(data, seed, 2 * NODES, SAMPLES)
+        calibrating = others(targets(data, seed, 2 * NODES, CALIBRATING), nodes)
+        before = judged(model, calibrating)
         old = judged(model, nodes)
         row: dict[str, Any] = {"seed": seed, "nodes": len(nodes.targets)}
         for name, fall in (("planted", PLANTED), ("harmless", HARMLESS)):

@@ -162,7 +162,7 @@ def _pasts(
     if theta_p is None:
         return {seed: Past(each) for seed, each in drawn.items()}
     finished = {seed: each for seed, each in theta_p.items() if isinstance(each, Run)}
-    return {seed: Past(drawn[seed], [run.meta_model]) for seed, run in finished.items()}
+    return {seed: Past(drawn[seed], {0: run.meta_model}) for seed, run in finished.items()}
 
 
 def _drawn(cell: Cell, machine: Table) -> dict[int, Drawn]:
@@ -202,7 +202,7 @@ def draw(samples: Pool, data: DataSettings, tasks: Tasks, seed: int) -> Drawn:
         mine = [node for node in everyone if node.name.startswith(task)]
         return Federation(samples.inputs, samples.labels, samples.task, mine, samples.name)
 
-    return Drawn([federation(PRIOR), federation(NEW)], platform=())
+    return Drawn([federation(PRIOR), federation(NEW)], platform=(), classes=())
 
 
 def _classes(stretch: Sequence[float], samples: Pool) -> range:

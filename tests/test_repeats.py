@@ -79,6 +79,7 @@ VARIANTS: dict[str, Algorithm] = {
     **{name: make() for name, make in ALGORITHMS.items()},
     # Networks of one's own that differ would each get a step that fits their features.
     "admm-fedmeta": ADMMFedMeta(Adaptation(0.3, scope="head")),
+    **{name: ALGORITHMS[name](inner=Adaptation(0.3)) for name in ("fedewc", "fedlwf", "target")},
     "several steps": ADMMFedMeta(Adaptation(0.2), local_steps=3),
     "adam": FedAvg(server="adam"),
     "yogi": FedAvg(server="yogi"),

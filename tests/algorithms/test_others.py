@@ -175,6 +175,9 @@ def test_names() -> None:
         "pfedme",
         "fedrep",
         "fedbabu",
+        "fedewc",
+        "fedlwf",
+        "target",
     }
     assert all(isinstance(make(), Algorithm) for make in ALGORITHMS.values())
 

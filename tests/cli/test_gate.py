@@ -32,5 +32,5 @@ def test_an_untrained_candidate_is_blocked_and_the_model_itself_passes() -> None
 def test_bad_input_is_one_line() -> None:
     assert "--against RUN" in call("gate run").complaint
     assert "limit is -1" in call("gate run --against run --limit -1").complaint
-    assert "too few for an interval" in call("gate run --against run").complaint
+    assert "too few to speak for it" in call("gate run --against run").complaint
     assert call("gate run --against nowhere").code == 2

@@ -45,12 +45,14 @@ def test_methods_side_by_side(file: Path, tmp_path: Path) -> None:
     assert list(found["methods"]) == ["none", "replay+euclidean"]
     assert found["methods"]["none"]["strength"] is None
     assert set(found["methods"]["none"]["measures"]["accuracy"]) == {
-        *("average", "forgetting", "new", "forward", "cost", "diverged")
+        *("average", "incremental", "forgetting", "new", "forward", "cost", "diverged")
     }
+    assert {"class-incremental", "task-incremental"} <= set(found["methods"]["none"]["matrix"])
     assert (out / "none/seed-1/2-high/summary.json").exists()
     page = (out / "report.html").read_text()
     assert "replay+euclidean" in page
     assert page.count("<svg") == 2
+    assert "replay+euclidean, class-incremental" in page
     again = call(f"sequence {file} --out {out}")
     assert "is not empty" in again.complaint
 

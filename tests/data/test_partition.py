@@ -200,3 +200,12 @@ def test_names_sort_as_they_are_numbered():
     names = node_names(1001)
     assert names == sorted(names)
     assert names[0] == "node-0000"
+
+
+def test_dirichlet_of_a_part_of_the_classes():
+    """The pool knows more classes than it has samples of, as a task of several does."""
+    labels = np.repeat([1, 3], 20)
+    pool = Pool(np.zeros((40, 1)), labels, tuple("abcdef"), "part")
+    settings = DataSettings("part", partition="dirichlet", nodes=4, samples=(5, 10))
+    positions = np.concatenate(partition(pool, settings, 0).positions)
+    assert len(np.unique(positions)) == len(positions) >= 20

@@ -17,7 +17,7 @@ from fedmeta.core.storage import read_tensors
 from fedmeta.data import load, unpacked
 from fedmeta.models.meta_model import MetaModel, load_theta
 from fedmeta.priors import federated_fisher, read_importance, write_importance
-from fedmeta.priors.importance import add_up, importance_file
+from fedmeta.priors.importance import add_up, importance_file, normalised
 from fedmeta.training.run_importance import store_importance
 from prior.conftest import task_table, trained
 
@@ -155,3 +155,9 @@ def test_files(tmp_path: Path) -> None:
     save_file(theta, tmp_path / "plain.safetensors")
     with pytest.raises(RunFolderError, match="no importance"):
         read_importance(tmp_path / "plain.safetensors", theta, "path")
+
+
+def test_importance_too_small_for_its_numbers_is_alike_for_all() -> None:
+    """A node whose adapted model is never wrong leaves squares below what float32 can divide by."""
+    found = normalised({"a": torch.tensor([1e-44, 0.0]), "b": torch.tensor([0.0])})
+    assert [leaf.tolist() for leaf in found.values()] == [[1.0, 1.0], [1.0]]

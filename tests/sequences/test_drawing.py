@@ -9,7 +9,7 @@ import pytest
 
 from fedmeta.core.errors import DataError
 from fedmeta.data.federation import Federation
-from fedmeta.studies.sequences.declaration import sequence_from
+from fedmeta.studies.sequences.declaration import read_sequence, sequence_from
 from fedmeta.studies.sequences.drawing import draw
 from sequences.problems import SETTINGS, small
 
@@ -119,3 +119,16 @@ def test_what_the_data_do_not_have(task: dict[str, object], words: str) -> None:
     table = {"tasks": [{"name": "first", "classes": [0, 1]}, task], "settings": SETTINGS}
     with pytest.raises(DataError, match=words):
         draw(sequence_from(table, "mine"), 0)
+
+
+def test_the_protocol_of_the_field() -> None:
+    """Ten clients and five further devices; shares of a task's classes are Dirichlet."""
+    drawn = draw(read_sequence("class-incremental-digits"), 0)
+    assert drawn.classes == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
+    for task, classes in zip(drawn.tasks, drawn.classes, strict=True):
+        assert (len(task.sources), len(task.targets)) == (10, 5)
+        parts = [task.labels[np.r_[node.support, node.query]] for node in task.nodes]
+        shares = [float(np.mean(part == classes[0])) for part in parts]
+        assert set(np.unique(task.labels[held(task)])) == set(classes)
+        assert min(shares) < 0.25
+        assert max(shares) > 0.75

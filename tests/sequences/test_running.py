@@ -12,7 +12,7 @@ import torch
 from fedmeta.core import tree
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.storage import read_tensors
-from fedmeta.priors import SquaredMahalanobis
+from fedmeta.priors import SquaredMahalanobis, federated_fisher
 from fedmeta.priors.importance import UNIT
 from fedmeta.studies.sequences import TaskSequence, running
 from fedmeta.studies.sequences.carrying import Past, next_task, shared_network, start
@@ -26,7 +26,7 @@ from fedmeta.training.many import jobs_together
 from fedmeta.training.train import train_run
 from sequences.problems import small
 
-METHODS = {"outputs": 1.0, "replay+euclidean": 0.1, "isolation+fisher": 0.1}
+METHODS = {"outputs": 1.0, "fedlwf": 1.0, "replay+euclidean": 0.1, "isolation+fisher": 0.1}
 
 
 @pytest.mark.parametrize(("method", "strength"), METHODS.items())
@@ -79,6 +79,10 @@ class StopAfter(Callback):
     [
         ("replay+euclidean", [0]),
         ("isolation+fisher", [0, 1]),
+        ("target", [0]),
+        pytest.param("generated", [0, 1], marks=pytest.mark.slow),
+        pytest.param("fedewc", [0, 1], marks=pytest.mark.slow),
+        pytest.param("fedlwf", [0], marks=pytest.mark.slow),
         pytest.param("outputs", [0], marks=pytest.mark.slow),
         pytest.param("outputs", [0, 1], marks=pytest.mark.slow),
         pytest.param("isolation+fisher", [0], marks=pytest.mark.slow),
@@ -115,7 +119,7 @@ def learned(method: str, seeds: Sequence[int] = (0, 1)) -> tuple[TaskSequence, d
         for seed, past in pasts.items():
             run = train_run(next_task(sequence, number, seed, past, network))
             assert not isinstance(run, Exception)
-            past.models.append(run.meta_model)
+            past.keep(sequence, run.meta_model)
     return sequence, pasts
 
 
@@ -133,10 +137,11 @@ def test_priors_of_seeds_differ_and_they_are_trained_together(method: str) -> No
 def test_importance_adds_up_over_tasks() -> None:
     sequence, pasts = learned("fisher", [0])
     past = pasts[0]
+    first = past.importance[0]
     prior = getattr(next_task(sequence, 2, 0, past, None).spec.algorithm, "prior")  # noqa: B009
+    second = federated_fisher(past.models[1], past.drawn.tasks[1])
     for name, leaf in prior.importance.items():
-        total = past.fishers[0][name] + past.fishers[1][name]
-        assert torch.allclose(leaf, total / 2)  # EWC's ½
+        assert torch.allclose(leaf, (first[name] + second[name]) / 2)  # EWC's ½
 
 
 def test_isolated_tasks_start_with_a_head_of_their_own() -> None:
@@ -155,10 +160,13 @@ def test_isolated_tasks_start_with_a_head_of_their_own() -> None:
 
 
 def test_a_task_may_follow_another_than_the_last() -> None:
-    sequence, pasts = learned("euclidean", [0])
+    sequence = small("euclidean")
     tasks = (*sequence.tasks[:2], replace(sequence.tasks[2], after="0-1"))
-    repeat = next_task(replace(sequence, tasks=tasks), 2, 0, pasts[0], None)
-    assert repeat.spec.start is pasts[0].models[0].theta
+    sequence, past = replace(sequence, tasks=tasks), Past(draw(sequence, 0))
+    for number in (0, 1):
+        past.keep(sequence, train_run(next_task(sequence, number, 0, past, None)).meta_model)
+    repeat = next_task(sequence, 2, 0, past, None)
+    assert repeat.spec.start is past.models[0].theta
 
 
 def test_joint_training_is_judged_once() -> None:
@@ -221,7 +229,9 @@ def test_auto_counts_every_earlier_task_alike() -> None:
     total = sum(float(leaf.sum()) for leaf in held.importance.values())
     entries = sum(leaf.numel() for leaf in held.importance.values())
     assert total / entries == pytest.approx(2 * 0.5, rel=1e-5)  # ½ (F̂₁ + F̂₂)
-    louder = replace(past, fishers=[tree.scale(9.0, past.fishers[0]), past.fishers[1]])
+    own = federated_fisher(past.models[1], past.drawn.tasks[1])
+    past.importance.pop(1)
+    louder = replace(past, diagonals={1: tree.scale(9.0, own)})
     again = next_task(sequence, 2, 0, louder, None).spec.algorithm.prior
     assert isinstance(again, SquaredMahalanobis)
     for name, leaf in held.importance.items():
@@ -254,3 +264,17 @@ def test_the_gate_speaks_after_every_task() -> None:
 def test_the_gate_says_nothing_of_too_few_targets() -> None:
     (found,) = run_sequence(small("none"), [0])  # one target in each task
     assert found["gate"] == [[], []]
+
+
+def test_a_killed_sequence_has_the_verdicts_of_one_that_was_not(tmp_path: Path) -> None:
+    few = small("auto", platform=6)
+    more = {**few.settings, "data": {**few.settings["data"], "nodes": 15}}
+    sequence = replace(few, settings=more)
+    whole = run_sequence(sequence, [0], folder=tmp_path / "whole")
+    assert [len(update) for update in whole[0]["gate"]] == [1, 2]
+    for rounds in (3, 6):  # in the first task; and, once that has ended, in the second
+        stop = StopAfter(rounds)
+        with pytest.raises(StopError):
+            run_sequence(sequence, [0], folder=tmp_path / "cut", progress=lambda _, s=stop: [s])
+    assert run_sequence(sequence, [0], folder=tmp_path / "cut") == whole
+    assert models(tmp_path / "cut") == models(tmp_path / "whole")

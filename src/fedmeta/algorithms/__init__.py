@@ -17,6 +17,8 @@ from fedmeta.algorithms.fedadmm import FedADMM
 from fedmeta.algorithms.fedavg import FedAvg
 from fedmeta.algorithms.fedbabu import FedBABU
 from fedmeta.algorithms.feddyn import FedDyn
+from fedmeta.algorithms.fedewc import FedEWC
+from fedmeta.algorithms.fedlwf import FedLwF
 from fedmeta.algorithms.fedmeta import FedMeta
 from fedmeta.algorithms.fedprox import FedProx
 from fedmeta.algorithms.fedrep import FedRep
@@ -27,6 +29,7 @@ from fedmeta.algorithms.platform_optimizer import PlatformOptimizer
 from fedmeta.algorithms.prototype import Prototypes
 from fedmeta.algorithms.reptile import Reptile
 from fedmeta.algorithms.scaffold import Scaffold
+from fedmeta.algorithms.target import Target
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm
@@ -35,6 +38,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         *(FedProx, Scaffold, FedDyn, FedADMM),
         *(Ditto, PFedMe, FedRep, FedBABU),
         *(Prototypes, LocalOnly, Centralised),
+        *(FedEWC, FedLwF, Target),
     )
 }
 
@@ -49,6 +53,8 @@ __all__ = [
     "FedAvg",
     "FedBABU",
     "FedDyn",
+    "FedEWC",
+    "FedLwF",
     "FedMeta",
     "FedProx",
     "FedRep",
@@ -63,4 +69,5 @@ __all__ = [
     "Prototypes",
     "Reptile",
     "Scaffold",
+    "Target",
 ]

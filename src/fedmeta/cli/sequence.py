@@ -17,8 +17,16 @@ from fedmeta.studies.sequences import read_sequence, ready, run_sequence
 from fedmeta.studies.sequences.declaration import TaskSequence
 from fedmeta.studies.sequences.folder import begin, conclude, declared
 from fedmeta.studies.sequences.methods import COMPARED, NAMES, Method
+from fedmeta.studies.sequences.one_head import CLASS_INCREMENTAL, TASK_INCREMENTAL
 from fedmeta.studies.sequences.running import Trainer
 
+_MEASURES = ("average", "incremental", "forgetting", "new", "forward")
+_JUDGED = {
+    "accuracy": "targets adapted, query sets",
+    "precise": "targets adapted, precise sets",
+    CLASS_INCREMENTAL: "class-incremental: one model, one head, the task unknown",
+    TASK_INCREMENTAL: "task-incremental: one model, the task's classes known",
+}
 _SETTINGS = ("folder", "nodes", "precise", "rounds")
 
 PARAMETERS = (
@@ -138,11 +146,11 @@ def _resumed(values: Values) -> tuple[TaskSequence, list[str], list[int]]:
 
 def print_sequence(result: dict[str, Any]) -> None:
     """Measures of every method and, for a single one, its accuracy matrix."""
-    for which, judged in (("accuracy", "query sets"), ("precise", "precise sets")):
+    for which, judged in _JUDGED.items():
         rows = [
             [
                 name,
-                *(_cell(measures[each]) for each in ("average", "forgetting", "new", "forward")),
+                *(_cell(measures[each]) for each in _MEASURES),
                 _cell(measures["cost"], "loss"),
                 str(measures["diverged"]),
             ]
@@ -153,7 +161,7 @@ def print_sequence(result: dict[str, Any]) -> None:
             count = len(result["seeds"])
             over = f"{count} seed{'s' if count > 1 else ''}"
             title = f"{result['title']}, {judged}, mean ± 95 % interval over {over}"
-            columns = ["method", "average", "forgetting", "new", "forward", "L_p", "diverged"]
+            columns = ["method", *_MEASURES, "L_p", "diverged"]
             table(title, columns, rows)
     for name, found in result["methods"].items():
         if gate := found.get("gate"):

@@ -207,7 +207,7 @@ PRIOR = under(
         "file.py:function (a convex h).",
         flag="prior_kind",
     ),
-    option("prior.data", flag="prior_data", metavar="FILE"),
+    option("prior.data", flag="prior_data", metavar="FILE|generated"),
     option("prior.answers", flag="prior_answers"),
     Parameter(
         "init", "Run, checkpoint or model to start from.", setting="init", metavar="RUN_OR_FILE"

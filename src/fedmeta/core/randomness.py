@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     RENAME = 8  # the new numbers of classes whose numbers are local to a node
     TURN = 10  # the positions that classes are turned to, where their numbers are local
     PERSONAL = 9  # mini-batches and dropout of a model that stays on its node
+    GENERATED = 13  # the noise that inputs are made from where there are no data
     PARTICIPANTS = 11  # which nodes are asked to take part in a round
     LOST_UPLOADS = 12  # which of their uploads are lost
     NODES = 21  # the root of all keys of nodes

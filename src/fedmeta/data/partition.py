@@ -215,7 +215,7 @@ def deal(
     """
     shuffled = rng.permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")].astype(np.int64)
-    first = np.searchsorted(labels[by_label], np.arange(labels.max() + 1))
+    first = np.searchsorted(labels[by_label], np.arange(max(labels.max(), classes.max()) + 1))
     asked, size = classes.ravel(), counts.ravel()
     # Requests for one class take consecutive stretches of its samples, in the order of the nodes.
     by_class = np.argsort(asked, kind="stable")

@@ -100,8 +100,12 @@ def evaluate(
                 for each in data.judged
             ]
             outputs, *_ = [each.pop("outputs") for each in found]
+            single = [each.pop("single") for each in found]
             if kept:  # nodes have different numbers of samples
                 found[0]["scores"] = pad(outputs, (0, 0, 0, store.sizes[1] - len(outputs)))
+                longest = (store.sizes[1], store.precise)
+                for each, values, most in zip(found, single, longest, strict=False):
+                    each["single"] = pad(values, (0, most - len(values)))
             return found
 
         theta, results, done = phi, [], 0
@@ -132,6 +136,10 @@ def evaluate(
 
         about = store.targets[number], first, scored, own
         kept = {} if place else _scored(results, ordered, *about)
+        singles: list[Array] = []
+        if scored is not None:
+            rows = results[ordered.index(scored)][place]["single"][first : first + len(nodes)]
+            singles = [rows[i, : len(sets[i])].double().cpu().numpy() for i in some]
 
         def by_steps(name: str) -> Values:
             return {
@@ -155,6 +163,7 @@ def evaluate(
             own_means=tuple(own_mean),
             further={**{n: by_steps(n) for n in _FURTHER[task.kind]}, **kept.pop("further", {})},
             details=kept,
+            singles=tuple(singles),
             **decided,
         )
 
@@ -291,6 +300,8 @@ def measures(
 ) -> dict[str, Tensor]:
     """Metrics, loss and `outputs` of one node's model; errors are in the labels' own unit.
 
+    And `single`: of every sample what the metric is the mean of.
+
         mse = mean over samples and outputs o of s_o² (output_o − label_o)²
 
     Args:
@@ -313,7 +324,9 @@ def measures(
     if task.kind == "regression":
         errors = (outputs - labels).square() * unit.square()
         further = value_metrics(outputs, labels, mask, unit)
-        return {"metric": mean(errors.mean(dim=-1)), "loss": loss, "outputs": outputs, **further}
+        single = errors.mean(dim=-1)
+        found = {"metric": mean(single), "loss": loss, "outputs": outputs, "single": single}
+        return {**found, **further}
 
     def accuracy(scores: Tensor) -> Tensor:
         share = mean((scores.argmax(dim=-1) == labels).to(mask.dtype))
@@ -323,7 +336,9 @@ def measures(
     further = class_metrics(outputs.argmax(dim=-1), labels, mask, task.outputs)
     further = {name: torch.where(loss.isfinite(), m, torch.nan) for name, m in further.items()}
     found = {"metric": accuracy(outputs), "seen": accuracy(seen), "loss": loss}
-    return {**found, "outputs": outputs, **further}
+    right = (outputs.argmax(dim=-1) == labels).to(mask.dtype)
+    single = torch.where(loss.isfinite(), right, torch.nan)
+    return {**found, "outputs": outputs, "single": single, **further}
 
 
 def _classes(samples: Samples, count: int) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmeta.core.metrics import METRICS, sign_of
 from fedmeta.core.notebook import rows_table
+from fedmeta.data.pool import Array
 
 Values = dict[int, list[float]]
 
@@ -39,6 +40,7 @@ class Evaluation:
         decided: metric of every node where its support set decides how it adapts (see
             `core.decision`); None where that was not asked for.
         choices: what it decided, node by node.
+        singles: of every node and sample what the metric is the mean of, where scores were kept.
 
     Example:
         >>> from dataclasses import replace
@@ -61,6 +63,7 @@ class Evaluation:
     details: Mapping[str, Any] = field(default_factory=dict)
     decided: list[float] | None = None
     choices: tuple[str, ...] = ()
+    singles: tuple[Array, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         # One NaN for all, so that equal evaluations are equal.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.algorithms import ADMMFedMeta
+from fedmeta.algorithms.held_at_nodes import HeldAtNodes
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import Table, merged, subtable
 from fedmeta.config.training import TrainingSettings
@@ -178,6 +179,11 @@ def check_fleet(fleet: FleetSettings, settings: RunSpec) -> None:
             "leave it out, or train in one process",
         )
     tied = settings.algorithm.prior is not None
+    if tied and isinstance(settings.algorithm, HeldAtNodes):
+        raise SettingError(
+            f"{settings.algorithm.name} sends every node the earlier model, which a fleet does not",
+            "use admm-fedmeta, whose prior is the platform's, or train in one process",
+        )
     asks = settings.importance == "fisher" or (tied and settings.prior.known_strength is None)
     if asks and uplink.privacy.on:
         raise SettingError(

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedmeta.config.toml_files import Table, merged
 from fedmeta.core import tree
-from fedmeta.core.errors import FedmetaError
+from fedmeta.core.errors import FedmetaError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.storage import write_tensors
 from fedmeta.fleet.local_fleet import new_plan, resume_plan, write_shards
@@ -79,7 +79,7 @@ class FleetTasks:
                     raise
         file = importance_file(run.path, "fisher")
         if file.exists():
-            past.fishers.append(read_importance(file, load_theta(run.path), "fisher"))
+            past.diagonals[number] = read_importance(file, load_theta(run.path), "fisher")
 
 
 def device(node: str) -> str:
@@ -106,12 +106,16 @@ def _table(
     if start is None:
         return table
     assert not isinstance(start, str), "a task starts from the model before it"
-    place, first = place.absolute(), past.models[0]
+    place, first = place.absolute(), past.latest
     table["init"] = str(place / "initial.safetensors")
     replace(first, theta=start).save(table["init"])
     prior: Regularizer | None = repeat.spec.algorithm.prior
     if prior is None:
         return table
+    if kind == "generated":
+        raise SettingError(
+            "inputs are generated where all is one process", "use another method over edges"
+        )
     file = place / "prior.safetensors"
     if prior.prior.keys() == first.theta.keys():
         replace(first, theta=prior.prior).save(file)
@@ -124,6 +128,6 @@ def _table(
         write_importance(Path(tied["importance"]), diagonal, prior.prior, {"kind": "fisher"})
     elif kind == "outputs":
         tied["data"] = str(place / "unlabelled.npz")
-        rows = np.concatenate(past.drawn.platform[:number])
+        rows = past.drawn.kept(number, sequence.platform)
         np.savez(tied["data"], x=past.drawn.tasks[0].inputs[rows])
     return {**table, "prior": tied}

@@ -199,8 +199,8 @@ def path_importance(path: TrainingPath, damping: float = 0.1) -> Tree:
 def normalised(importance: Tree) -> Tree:
     """F̂ = F / mean(F): only how parameters differ is left, so that λ means the same across models.
 
-    A Fisher diagonal is the smaller the better a model fits its samples. Of one that is 0 nothing
-    can be told, and every parameter matters alike.
+    A Fisher diagonal is the smaller the better a model fits its samples. Of one that is 0, or too
+    small for its numbers, nothing can be told, and every parameter matters alike.
 
     Example:
         >>> normalised({"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0])})
@@ -208,7 +208,7 @@ def normalised(importance: Tree) -> Tree:
     """
     entries = sum(leaf.numel() for leaf in importance.values())
     mean = torch.stack([leaf.sum() for leaf in importance.values()]).sum() / entries
-    if not float(mean) > 0:
+    if not float(mean) > torch.finfo(mean.dtype).tiny:
         return {name: torch.ones_like(leaf) for name, leaf in importance.items()}
     return tree.scale(1 / mean, importance)
 

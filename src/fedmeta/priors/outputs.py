@@ -28,6 +28,8 @@ class OutputKL(Divergence):
             `FunctionalModel` is one.
         inputs: unlabelled inputs, scaled as the model wants them, (n, *shape).
         temperature: T > 0; above 1 also the small probabilities count.
+        classes: those that probabilities are of; empty: all.
+        weights: of the inputs in the mean, (n,); None: alike.
 
     Example:
         >>> import torch
@@ -46,6 +48,8 @@ class OutputKL(Divergence):
     predict: Callable[[Tree, Tensor], Tensor]
     inputs: Tensor
     temperature: float = 1.0
+    classes: tuple[int, ...] = ()
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,10 +60,18 @@ class OutputKL(Divergence):
     def value(self, theta: Tree) -> Tensor:
         """λ · mean KL(p_{θ_p} ‖ p_θ)."""
         teacher, student = self._log_probabilities(self.prior), self._log_probabilities(theta)
-        return self.strength * (teacher.exp() * (teacher - student)).sum(dim=-1).mean()
+        each = (teacher.exp() * (teacher - student)).sum(dim=-1)
+        if self.weights is None:
+            return self.strength * each.mean()
+        return self.strength * (self.weights * each).sum() / self.weights.sum()
 
     def _log_probabilities(self, theta: Tree) -> Tensor:
-        return log_softmax(self.predict(theta, self.inputs) / self.temperature, dim=-1)
+        logits = self.predict(theta, self.inputs) / self.temperature
+        return log_softmax(logits[:, list(self.classes)] if self.classes else logits, dim=-1)
+
+    def on(self, inputs: Tensor, weights: Tensor) -> Self:
+        """The same divergence on other inputs."""
+        return replace(self, inputs=inputs, weights=weights)
 
     def gradient(self, theta: Tree) -> Tree:
         """λ ∇_θ mean KL(p_{θ_p} ‖ p_θ)."""

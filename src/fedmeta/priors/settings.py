@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from fedmeta.core.errors import (
     DataError,
     RunFolderError,
@@ -24,13 +22,16 @@ from fedmeta.data.pool import Array, normalised_inputs
 from fedmeta.data.readers.image_folder import read_image_folder
 from fedmeta.data.readers.npz import arrays_without_pickles
 from fedmeta.data.readers.table import is_table, read_inputs
-from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.models.meta_model import load_theta
 from fedmeta.models.networks import ModelSettings
 from fedmeta.models.teachers import GIVES, Gives, is_teacher, stored_teacher
+from fedmeta.priors.generated import raw_generated
 from fedmeta.priors.importance import UNIT, importance_file, normalised, read_importance
 from fedmeta.priors.registry import ON_OUTPUTS, WEIGHTED, regularizer, require_kind
 from fedmeta.priors.regularizer import Regularizer
 
+GENERATED = "generated"
+"""Of `prior.data`: there are none, they are made from the prior model."""
 LIKE_THE_TASK = 1.0
 """λ = "auto" where outputs are held: their KL has the unit of the loss already."""
 
@@ -50,7 +51,8 @@ class PriorSettings:
             importance, else "euclidean".
         importance: file for the kinds "fisher" and "path"; None: the one in the run folder.
         data: unlabelled samples to compare outputs on: .npz (array x), .csv, .parquet, or a folder
-            of images.
+            of images; "generated": inputs that are made from the prior model (`priors.generated`),
+            where the platform has no data.
         temperature: T > 0 of the kind "outputs".
         answers: what a teacher gives: "probabilities" or "logits".
         timeout: seconds that an endpoint has for an answer.
@@ -103,6 +105,11 @@ class PriorSettings:
             raise SettingError(
                 "the prior is a teacher, and there is nothing to ask it about",
                 "name unlabelled samples with prior.data, e.g. --prior-data FILE",
+            )
+        if self._only_asked and self.data == GENERATED:
+            raise SettingError(
+                "prior.data is 'generated', but a teacher that is only asked has no gradients",
+                "name unlabelled samples, or a run of fedmeta as prior",
             )
 
     @property
@@ -168,16 +175,26 @@ def load_prior(settings: PriorSettings, network: ModelSettings | None = None) ->
         importance = normalised(importance) if settings.kind == "auto" else importance
     if settings.data is None:
         return regularizer(kind, strength, theta, importance)
-    own = network if network is not None and network.own_code is not None else None
-    model = stored_teacher(path, own)
+    model = stored_teacher(path, own_network(network))
+    raw = (
+        raw_generated(model)
+        if settings.data == GENERATED
+        else raw_samples(Path(settings.data), model_encoding(model.about))
+    )
     return regularizer(
         kind,
         strength,
         theta,
         predict=model.network,
-        inputs=unlabelled(Path(settings.data), model),
+        inputs=model.scaled(raw),
         temperature=settings.temperature,
     )
+
+
+def own_network(network: object) -> ModelSettings | None:
+    """The network that a stored model needs to be given: one of your own, and no other."""
+    own = isinstance(network, ModelSettings) and network.own_code is not None
+    return network if isinstance(network, ModelSettings) and own else None
 
 
 def _importance(settings: PriorSettings, kind: str, path: Path, theta: Tree) -> Tree:
@@ -193,16 +210,6 @@ def _importance(settings: PriorSettings, kind: str, path: Path, theta: Tree) -> 
         where = f"run {path}" if path.is_dir() else f"{path} is not a run folder, it"
         raise RunFolderError(f"{where} has no importance of the kind {kind!r}", remedy)
     return read_importance(file, theta, kind)
-
-
-def unlabelled(path: Path, model: MetaModel) -> Tensor:
-    """The samples in a file or folder, scaled as a model wants them; labels are not looked at.
-
-    Args:
-        path: see `raw_samples`.
-        model: what they are for.
-    """
-    return model.scaled(raw_samples(path, model_encoding(model.about)))
 
 
 def raw_samples(path: Path, encoding: Encoding | None) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ FORMAT = 1
 Found = Mapping[str, Any]
 """A mean with its interval: `mean`, `ci95`, `n`."""
 
+_PROTOCOLS = ("class-incremental", "task-incremental")
+_OF_A_PROTOCOL = ("average", "incremental", "forgetting")
 _MEASURES = ("average", "forgetting", "new", "forward")
 
 
@@ -34,6 +36,7 @@ class MethodFacts:
         measures: each with its interval, by name.
         matrix: accuracy after each task (rows) on each task (columns); the first row is the start.
         gate: what the release gate says of its updates; empty where it says nothing.
+        unadapted: the same measures of the model as it is, by protocol; older files have none.
     """
 
     name: str
@@ -41,6 +44,7 @@ class MethodFacts:
     measures: Mapping[str, Found]
     matrix: Sequence[Sequence[Found]]
     gate: str = ""
+    unadapted: Mapping[str, Mapping[str, Found]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def read_sequence_facts(folder: Path) -> SequenceFacts:
                 each["measures"][which],
                 each["matrix"][which],
                 str(each.get("gate", {}).get("line", "")),
+                {key: each["measures"][key] for key in _PROTOCOLS if key in each["measures"]},
             )
             for name, each in content["methods"].items()
         ]
@@ -98,6 +103,11 @@ def sequence_page(sequence: SequenceFacts) -> str:
             "sequence": sequence,
             "metric": "accuracy",
             "rows": [_row(each, sequence) for each in sequence.methods],
+            "unadapted": [
+                {"name": f"{each.name}, {protocol}", **_estimates(measures, _OF_A_PROTOCOL)}
+                for each in sequence.methods
+                for protocol, measures in each.unadapted.items()
+            ],
             "maps": [heat_map(each, sequence.tasks) for each in sequence.methods if each.matrix],
         },
     )
@@ -118,14 +128,18 @@ def _headline(sequence: SequenceFacts) -> str:
 
 def _row(method: MethodFacts, sequence: SequenceFacts) -> dict[str, str]:
     found, lost = method.measures, method.measures["diverged"]
-    cells = {name: (found[name]["mean"], found[name]["ci95"]) for name in _MEASURES}
     return {
         "name": method.name,
         "strength": fmt.NO_VALUE if method.strength is None else f"{method.strength:g}",
-        **{name: fmt.estimate(*cell, "accuracy") for name, cell in cells.items()},
+        **_estimates(found, _MEASURES),
         "cost": fmt.number(found["cost"]["mean"]),
         "diverged": f"{lost} of {len(sequence.seeds)}" if lost else "none",
     }
+
+
+def _estimates(measures: Mapping[str, Found], names: Sequence[str]) -> dict[str, str]:
+    """Means with their intervals, in words."""
+    return {n: fmt.estimate(measures[n]["mean"], measures[n]["ci95"], "accuracy") for n in names}
 
 
 def heat_map(method: MethodFacts, tasks: Sequence[str]) -> Picture:

@@ -1,19 +1,23 @@
 """Forgetting as a release gate: may a candidate take the place of the model in service?
 
-Both models adapt on every stored target node i of an earlier task and are judged on its samples.
-A device tells the fall d_i = m_i(old) − m_i(new) of its metric; only sums over the n devices are
-needed, so that they can be masked as any contribution:
+Both models adapt on every stored target node i of an earlier task and are judged on its m_i
+samples. With s_ij what the metric is the mean of (right or wrong, an error), sample j has a fall
+d_ij = s_ij(old) − s_ij(new). A device tells the mean d_i and its squared error
+v_i = Σ_j (d_ij − d_i)² / (m_i (m_i − 1)); only sums over the n devices are needed, so that they can
+be masked as any contribution:
 
     mean fall   d̄ = Σ d_i / n
-    deviation   s² = (Σ d_i² − n d̄²) / (n − 1)
-    interval    d̄ ± t·s/√n
+    interval    d̄ ± t·√(Σ v_i) / n
 
-The pairs cancel what makes nodes differ. t is Student's two-sided 95 % point, with 5 % shared by
-all comparisons of one candidate (Bonferroni). A candidate is blocked by a task where
+The pairs cancel what makes samples and nodes differ. The stored nodes are those that earlier tasks
+are judged by, so what is an accident is which samples they hold, not which nodes they are: one on
+which the model falls apart is no accident. t is Student's two-sided 95 % point for Σ m_i − n
+degrees of freedom, with 5 % shared by all comparisons of one candidate (Bonferroni). A candidate
+is blocked by a task where
 
-    d̄ > limit   and   d̄ − t·s/√n > 0:
+    d̄ > limit   and   d̄ − t·√(Σ v_i) / n > 0:
 
-the fall is larger than what is allowed, and it is no accident of these nodes. Accuracy falls in
+the fall is larger than what is allowed, and it is no accident of these samples. Accuracy falls in
 points; an error rises in percent of what the model in service has.
 """
 
@@ -27,6 +31,7 @@ from typing import Any
 from fedmeta.core.errors import DataError, SettingError, require
 from fedmeta.core.metrics import METRICS, sign_of
 from fedmeta.core.plain_values import is_finite_number
+from fedmeta.data.pool import Array
 from fedmeta.evaluation.intervals import FEWEST, student_quantile
 from fedmeta.evaluation.result import Evaluation
 
@@ -40,31 +45,38 @@ class FallSums:
 
     Args:
         nodes: n, how many have told.
+        samples: Σ m_i.
         fall: Σ d_i, in the metric's unit; positive where the candidate is worse.
-        squares: Σ d_i².
+        noise: Σ v_i.
         before: Σ of the metric under the model in service.
 
     Example:
-        >>> FallSums.of_node(0.75, 0.5, "accuracy") + FallSums.of_node(0.5, 0.5, "accuracy")
-        FallSums(nodes=2, fall=0.25, squares=0.0625, before=1.25)
+        >>> import numpy as np
+        >>> right, wrong = np.array([1.0, 1.0]), np.array([0.0, 1.0])
+        >>> FallSums.of_node(right, wrong, "accuracy") + FallSums.of_node(right, right, "accuracy")
+        FallSums(nodes=2, samples=4, fall=0.5, noise=0.25, before=2.0)
     """
 
     nodes: int = 0
+    samples: int = 0
     fall: float = 0.0
-    squares: float = 0.0
+    noise: float = 0.0
     before: float = 0.0
 
     @classmethod
-    def of_node(cls, old: float, new: float, metric: str) -> FallSums:
-        """Of one device: its metric under both models."""
-        fall = sign_of(metric) * (old - new)
-        return cls(1, fall, fall * fall, old)
+    def of_node(cls, old: Array, new: Array, metric: str) -> FallSums:
+        """Of one device: what its metric is the mean of, sample by sample, under both models."""
+        falls, count = sign_of(metric) * (old - new), len(old)
+        # A single sample says nothing of its accident: as if it could as well have been another.
+        noise = float(falls.var(ddof=1)) / count if count > 1 else float(falls[0]) ** 2
+        return cls(1, count, float(falls.mean()), noise, float(old.mean()))
 
     def __add__(self, other: FallSums) -> FallSums:
         return FallSums(
             self.nodes + other.nodes,
+            self.samples + other.samples,
             self.fall + other.fall,
-            self.squares + other.squares,
+            self.noise + other.noise,
             self.before + other.before,
         )
 
@@ -148,23 +160,25 @@ def judge(
         comparisons: how many verdicts are given on this candidate.
 
     Example:
-        >>> told = [FallSums.of_node(0.9, new, "accuracy") for new in (0.87, 0.86, 0.88)]
+        >>> import numpy as np
+        >>> old, new = np.arange(100) < 90, np.arange(100) < 85
+        >>> told = [FallSums.of_node(old * 1.0, new * 1.0, "accuracy")] * 3
         >>> judge(sum(told, FallSums()), "accuracy", task="task 2", against="old").line
-        'blocked: task 2 falls by 3.0 ± 2.5 points; limit 1 (against old, 3 nodes)'
+        'blocked: task 2 falls by 5.0 ± 2.5 points; limit 1 (against old, 3 nodes)'
     """
     check_limit(limit)
     if sums.nodes < FEWEST:
         raise DataError(
-            f"{task} has {sums.nodes} target nodes, too few for an interval",
+            f"{task} has {sums.nodes} target nodes, too few to speak for it",
             f"judge on tasks with at least {FEWEST}",
         )
     share = metric in METRICS and METRICS[metric].share
     unit = "points" if share else "percent"
-    if not all(map(math.isfinite, (sums.fall, sums.squares, sums.before))):
+    if not all(map(math.isfinite, (sums.fall, sums.noise, sums.before))):
         return Verdict(task, against, sums.nodes, None, None, limit, unit)
     n, mean = sums.nodes, sums.fall / sums.nodes
-    variance = max(0.0, sums.squares - n * mean * mean) / (n - 1)
-    width = student_quantile(n - 1, 0.025 / comparisons) * math.sqrt(variance / n)
+    freedom = max(1, sums.samples - n)
+    width = student_quantile(freedom, 0.025 / comparisons) * math.sqrt(sums.noise) / n
     whole = 1.0 if share else abs(sums.before) / n
     if whole == 0:
         raise DataError(f"{task}: the model in service has no error", "nothing can be told of it")
@@ -181,20 +195,20 @@ def falls(old: Evaluation, new: Evaluation) -> FallSums:
 
     Nodes that have precise sets are judged on these, which hold more samples.
     """
-    before, after = node_values(old), node_values(new)
-    if before.keys() != after.keys():
+    before, after = node_samples(old), node_samples(new)
+    if {name: len(each) for name, each in before.items()} != {n: len(e) for n, e in after.items()}:
         raise SettingError("the two evaluations are of other nodes", "evaluate both on the same")
     return add_up(before, after, old.metric)
 
 
-def node_values(found: Evaluation) -> dict[str, float]:
-    """The metric of every node after the largest number of steps; on its precise set if any."""
-    values = dict(zip(found.nodes, found.values[max(found.values)], strict=True))
-    return values if found.precise is None else {**values, **node_values(found.precise)}
+def node_samples(found: Evaluation) -> dict[str, Array]:
+    """What the metric of every node is the mean of; on its precise set if any."""
+    values = dict(zip(found.nodes, found.singles, strict=True))
+    return values if found.precise is None else {**values, **node_samples(found.precise)}
 
 
-def add_up(old: Mapping[str, float], new: Mapping[str, float], metric: str) -> FallSums:
-    """The sums over nodes of two models' metrics, by the nodes' names."""
+def add_up(old: Mapping[str, Array], new: Mapping[str, Array], metric: str) -> FallSums:
+    """The sums over nodes of two models' samples, by the nodes' names."""
     return sum(
         (FallSums.of_node(value, new[name], metric) for name, value in old.items()), FallSums()
     )

@@ -21,9 +21,10 @@ from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.storage import read_tensors, seal_again, write_tensors
 from fedmeta.data.pool import Array, normalised_inputs
 from fedmeta.engine.ranks import Ranks
-from fedmeta.models.networks import ModelSettings
-from fedmeta.models.teachers import Teacher, ask, open_teacher
+from fedmeta.models.teachers import Teacher, ask, open_teacher, stored_teacher
 from fedmeta.priors import PriorSettings, TeacherKL, raw_samples
+from fedmeta.priors.generated import raw_generated
+from fedmeta.priors.settings import GENERATED, own_network
 from fedmeta.training.job import Job
 
 FILE = "teacher.safetensors"
@@ -48,7 +49,12 @@ def taught(job: Job, folder: Path | None = None, ranks: Ranks = Ranks()) -> Job:
             "leave the prior out, or compare parameters",
         )
     assert settings.data is not None  # or it would not teach
-    raw = platform_samples(Path(settings.data), job)
+    if settings.data == GENERATED:
+        assert settings.model is not None  # the settings refuse this
+        raw = raw_generated(stored_teacher(Path(settings.model), own_network(spec.model)))
+    else:
+        raw = raw_samples(Path(settings.data), job.federation.encoding)
+    raw = fitting(raw, settings.data, job)
     classes = task.class_names
     answers = torch.zeros(len(raw), len(classes))
     if ranks.leads:
@@ -65,9 +71,9 @@ def taught(job: Job, folder: Path | None = None, ranks: Ranks = Ranks()) -> Job:
     return replace(job, spec=replace(spec, algorithm=with_prior(spec.algorithm, prior)))
 
 
-def platform_samples(path: Path, job: Job) -> Array:
+def fitting(raw: Array, path: str, job: Job) -> Array:
     """The platform's unlabelled samples, raw, checked to be like those of the nodes."""
-    raw, shape = raw_samples(path, job.federation.encoding), job.federation.inputs.shape[1:]
+    shape = job.federation.inputs.shape[1:]
     if raw.dtype == np.uint8 and raw.ndim in (3, 4) and raw.shape[1:] != shape:
         raw = normalised_inputs(raw)
     if raw.shape[1:] != shape or len(raw) == 0:
@@ -93,10 +99,9 @@ def _answers(
     known = _kept(file, about, len(classes))
     if len(known) == len(raw):
         return known
-    own = model if isinstance(model, ModelSettings) and model.own_code is not None else None
     named = settings.teacher or settings.model
     assert named is not None  # or it would not teach
-    teacher = open_teacher(named, settings.answers, settings.timeout, own)
+    teacher = open_teacher(named, settings.answers, settings.timeout, own_network(model))
     while len(known) < len(raw):
         known = torch.cat([known, _next_batch(teacher, raw[len(known) :], classes)])
         if file is not None:

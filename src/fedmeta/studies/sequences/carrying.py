@@ -17,34 +17,85 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.tree import Tree
 from fedmeta.data.federation import Federation
+from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import build
-from fedmeta.priors import Regularizer, federated_fisher, regularizer
+from fedmeta.priors import OutputKL, Regularizer, federated_fisher, regularizer
+from fedmeta.priors.generated import generated_inputs
 from fedmeta.priors.importance import UNIT, add_up, normalised
-from fedmeta.studies.sequences.declaration import TaskSequence
+from fedmeta.studies.sequences.declaration import FOUND, GIVEN, TaskSequence, TaskSettings
 from fedmeta.studies.sequences.drawing import Drawn
+from fedmeta.studies.sequences.drift import LossSums, Watch
 from fedmeta.studies.sequences.isolation import body, head, with_head
 from fedmeta.studies.sequences.methods import AUTO, Kind, Method
 from fedmeta.studies.sequences.replay import with_replay
 from fedmeta.training.train import RunRequest
 
+_SOFTNESS = 2.0  # temperature of both rivals that distil, as published
+
 
 @dataclass
 class Past:
-    """What one seed has learned so far.
+    """What one seed has learned so far, as much of it as later tasks need: it does not grow.
 
     Args:
         drawn: its nodes in all tasks.
-        models: the meta-model after each task.
-        fishers: the Fisher diagonal of each task, where the method asks for it.
+        models: the meta-model after a task, by the task's number.
+        importance: the Fisher diagonals of a task and of those that led to it, likewise.
+        diagonals: those that nodes have told elsewhere, of their own task alone.
+        heads: under isolation, the last layer of every task.
+        borders: where the stream has changed, as far as that is for the platform to find: the
+            numbers of the last tasks before. Only the latest counts.
+        watch: by what it finds them.
         execution: how its first task was computed.
     """
 
     drawn: Drawn
-    models: list[MetaModel] = field(default_factory=list)
-    fishers: list[Tree] = field(default_factory=list)
+    models: dict[int, MetaModel] = field(default_factory=dict)
+    importance: dict[int, Tree] = field(default_factory=dict)
+    diagonals: dict[int, Tree] = field(default_factory=dict)
+    heads: dict[int, Tree] = field(default_factory=dict)
+    borders: list[int] = field(default_factory=list)
+    watch: Watch = field(default_factory=Watch)
     execution: Execution | None = None
+
+    @property
+    def latest(self) -> MetaModel:
+        """The model after the latest task."""
+        return self.models[max(self.models)]
+
+    def keep(self, sequence: TaskSequence, model: MetaModel) -> None:
+        """Add what a task has left, and drop what no later one will ask for."""
+        number = max(self.models, default=-1) + 1
+        self.models[number] = model
+        if sequence.method.isolation:
+            self.heads[number] = head(model, model.theta)
+        needed = {number, *self.borders[-1:]}
+        if sequence.borders == GIVEN:
+            later = sequence.tasks[number + 1 :]
+            needed |= {place for each in later if (place := _place(sequence, each)) <= number}
+        self.models = {n: each for n, each in self.models.items() if n in needed}
+        behind = {held_to(sequence, each, self) for each in needed}
+        self.importance = {n: each for n, each in self.importance.items() if n in needed | behind}
+
+
+def _place(sequence: TaskSequence, task: TaskSettings) -> int:
+    """The number of the task that one comes after."""
+    return [each.name for each in sequence.tasks].index(str(task.after))
+
+
+def held_to(sequence: TaskSequence, number: int, past: Past) -> int | None:
+    """The number of the task whose model a task is held near to; None: of none.
+
+    Args:
+        sequence: says which comes after which, or leaves that to the platform.
+        number: of the task, from 0.
+        past: what was learned, with the borders that were found.
+    """
+    if sequence.borders == FOUND:
+        return max((each for each in past.borders if each < number), default=None)
+    return _place(sequence, sequence.tasks[number]) if number > 0 else None
 
 
 def start(settings: RunSpec, drawn: Drawn) -> Tree:
@@ -71,22 +122,22 @@ def next_task(
     task = trained_nodes(sequence, number, seed, past.drawn)
     if number == 0:
         return RunRequest(settings, task)
-    names = [each.name for each in sequence.tasks]
-    after = sequence.tasks[number].after
-    assert after is not None  # every task but the first has one
-    before = past.models[names.index(after)]
+    before = past.models[
+        number - 1 if sequence.borders == FOUND else _place(sequence, sequence.tasks[number])
+    ]
     initial = before.theta
     if method.isolation:
         initial = {**initial, **head(before, start(settings, past.drawn))}
-    if method.prior is not None and sequence.pull > 0:
-        held = _prior(sequence, number, names.index(after), past, network)
+    held = held_to(sequence, number, past)
+    if method.prior is not None and sequence.pull > 0 and held is not None:
+        prior = _prior(sequence, number, held, past, network)
         if not takes_prior(settings.algorithm):
             raise SettingError(
                 f"{settings.algorithm.name} takes no prior, but the method is {str(method)!r}",
                 "use admm-fedmeta, or a method without a prior",
             )
-        settings = replace(settings, algorithm=with_prior(settings.algorithm, held))
-    return RunRequest(replace(settings, start=initial), task, past.models[0].scaling)
+        settings = replace(settings, algorithm=with_prior(settings.algorithm, prior))
+    return RunRequest(replace(settings, start=initial), task, before.scaling)
 
 
 def trained_nodes(sequence: TaskSequence, number: int, seed: int, drawn: Drawn) -> Federation:
@@ -102,7 +153,7 @@ def trained_nodes(sequence: TaskSequence, number: int, seed: int, drawn: Drawn) 
     if not sequence.method.replay:
         return task
     share = sequence.data_of_task(number, seed).support_share
-    return with_replay(task, drawn.tasks[:number], sequence.replay, share, seed)
+    return with_replay(task, drawn.others_before(number), sequence.replay, share, seed)
 
 
 def _prior(
@@ -112,22 +163,26 @@ def _prior(
     kind = kind_of(method)
     # With heads of their own, tasks share the layers before them alone.
     theta_p = body(model) if method.isolation else model.theta
-    if kind == "fisher":
+    if kind in ("fisher", "fedewc"):
         importance = _importance(sequence, before, past)
         if method.prior == AUTO:
             strength *= UNIT
         return regularizer(
             "fisher", strength, theta_p, {name: importance[name] for name in theta_p}
         )
+    if kind == "euclidean":
+        return regularizer("euclidean", strength, theta_p)
+    predict = network or model.network
     if kind == "outputs":
-        return regularizer(
-            "outputs",
-            strength,
-            theta_p,
-            predict=network or model.network,
-            inputs=_unlabelled(past, number),
-        )
-    return regularizer("euclidean", strength, theta_p)
+        return OutputKL(strength, theta_p, predict, _unlabelled(sequence, past, number))
+    known = _known(sequence, before, past)
+    if kind == "fedlwf":
+        nothing = torch.zeros(1, *past.drawn.tasks[0].inputs.shape[1:])
+        return OutputKL(strength, theta_p, predict, nothing, _SOFTNESS, known)
+    made = generated_inputs(predict, theta_p, model.input_shape, known, seed=number)
+    if kind == "generated":
+        return OutputKL(strength, theta_p, predict, made)
+    return OutputKL(strength, theta_p, predict, made, _SOFTNESS, known)
 
 
 def kind_of(method: Method) -> Kind | None:
@@ -137,36 +192,54 @@ def kind_of(method: Method) -> Kind | None:
 
 def _importance(sequence: TaskSequence, task: int, past: Past) -> Tree:
     """The sum of the Fisher diagonals of a task and of those before it."""
-    device = "cpu" if past.execution is None else past.execution.device
-    for number in range(len(past.fishers), len(past.models)):
-        model, nodes = past.models[number], past.drawn.tasks[number]
-        past.fishers.append(federated_fisher(model, nodes, device))
-    found = [past.fishers[number] for number in _line(sequence, task)]
-    # Each task counts alike, however well its model fits it: that decides the size of its diagonal.
-    return add_up([normalised(each) for each in found] if sequence.method.prior == AUTO else found)
+    if task not in past.importance:
+        own = past.diagonals.pop(task, None) or _diagonal(sequence, task, past)
+        # Each counts alike, however well its model fits it: that decides the size of its diagonal.
+        own = normalised(own) if sequence.method.prior == AUTO else own
+        before = held_to(sequence, task, past)
+        past.importance[task] = own if before is None else add_up([own, past.importance[before]])
+    return past.importance[task]
 
 
-def _line(sequence: TaskSequence, task: int) -> list[int]:
-    """The numbers of a task and of those whose models led to it, the latest first."""
-    names = [each.name for each in sequence.tasks]
-    line, after = [task], sequence.tasks[task].after
-    while after is not None:
-        line.append(names.index(after))
-        after = sequence.tasks[line[-1]].after
-    return line
+def _diagonal(sequence: TaskSequence, task: int, past: Past) -> Tree:
+    """The Fisher diagonal of one task; of FedEWC that of the model as it is, not adapted."""
+    model, device = past.models[task], "cpu" if past.execution is None else past.execution.device
+    if sequence.method.rival is not None:
+        model = replace(model, adaptation=replace(model.adaptation, steps=0))
+    return federated_fisher(model, past.drawn.tasks[task], device)
 
 
-def _unlabelled(past: Past, number: int) -> torch.Tensor:
-    """What the platform has of the tasks before one, scaled; labels are not looked at."""
-    rows = torch.cat([torch.from_numpy(each) for each in past.drawn.platform[:number]]).numpy()
+def _known(sequence: TaskSequence, task: int, past: Past) -> tuple[int, ...]:
+    """The classes of a task and of those that led to it."""
+    line: list[int] = []
+    before: int | None = task
+    while before is not None:
+        line.append(before)
+        before = held_to(sequence, before, past)
+    return past.drawn.known(range(task + 1) if sequence.borders == FOUND else line)
+
+
+def _unlabelled(sequence: TaskSequence, past: Past, number: int) -> torch.Tensor:
+    """What the platform has kept of the tasks before one, scaled; labels are not looked at."""
+    rows = past.drawn.kept(number, sequence.platform)
     if len(rows) == 0:
         raise DataError(
             "the platform has no samples to compare outputs on: every one belongs to a node",
             "leave some data to no task, or use another method than outputs",
         )
-    model = past.models[0]
-    dtype = next(iter(model.theta.values())).dtype
-    return model.scaling.apply(past.drawn.tasks[0].inputs[rows], dtype)
+    dtype = next(iter(past.latest.theta.values())).dtype
+    return past.latest.scaling.apply(past.drawn.tasks[0].inputs[rows], dtype)
+
+
+def look_for_border(number: int, past: Past, seed: int) -> None:
+    """Ask the sources of a segment by their losses whether the stream has changed before it."""
+    assert past.execution is not None
+    model, nodes = past.latest, past.drawn.judges([number], "source")
+    steps = model.adaptation.steps
+    found = evaluate_model(model, nodes, [steps], execution=past.execution, seed=seed)
+    past.watch, border = past.watch.after(LossSums.of(found.losses[steps]))
+    if border:
+        past.borders.append(number - 1)
 
 
 def as_used(
@@ -183,10 +256,10 @@ def as_used(
     """
     if not sequence.method.isolation:
         return model
-    return with_head(model, past.models[task].theta if task < len(past.models) else initial)
+    return with_head(model, past.heads.get(task, initial))
 
 
 def shared_network(pasts: Sequence[Past]) -> FunctionalModel | None:
     """One network for all seeds, so that they can be trained together; None if they differ."""
-    networks = [past.models[0].network for past in pasts if past.models]
+    networks = [past.latest.network for past in pasts if past.models]
     return networks[0] if networks and not networks[0].constants else None

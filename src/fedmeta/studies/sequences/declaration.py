@@ -16,6 +16,8 @@ classes = [0, 1, 2, 3, 4]
 name = "high"
 classes = [5, 6, 7, 8, 9]
 rounds = 80
+
+Instead of tasks `split = { classes = 100, tasks = 10 }` gives each as many classes, in their order.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ from fedmeta.core.errors import SettingError, nearest, require, require_choice, 
 from fedmeta.core.serialization import LATER, deserialize
 from fedmeta.data.settings import DataSettings
 from fedmeta.studies.gate import LIMIT, check_limit
-from fedmeta.studies.sequences.methods import AUTO, PRIORS, Method
+from fedmeta.studies.sequences.methods import AUTO, PRIORS, RIVALS, Method
 
+Borders = Literal["given", "found"]
+GIVEN: Borders = "given"
+FOUND: Borders = "found"
 _READY = files(__package__).joinpath("ready")
 _OF_A_TASK = ("prior", "init", "importance")  # settings that a sequence sets for every task itself
 
@@ -52,6 +57,7 @@ class TaskSettings:
             For nodes that are drawn; those that the data name are whoever they are.
         rounds: T; None: as the settings say.
         after: the task whose meta-model it starts from and is held near; None: the one before it.
+        again: an earlier task that returns: the same devices with the same samples.
         data: settings of its data, where they differ from the sequence's.
     """
 
@@ -62,6 +68,7 @@ class TaskSettings:
     rounds: int | None = None
     after: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    again: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         plain = re.fullmatch(r"[\w.-]*\w", self.name) is not None
@@ -82,9 +89,12 @@ class TaskSequence:
         method: what is done against forgetting.
         strength: λ ≥ 0 of each prior, by its name; of "auto" what its own λ is multiplied by.
         replay: how many past samples a device keeps.
-        platform: how many unlabelled samples of every earlier task the platform has ("outputs").
+        platform: how many unlabelled samples the platform keeps, earlier tasks alike ("outputs").
         title: for people.
         limit: points that an earlier task may fall by without blocking an update (`gating`).
+        borders: "given": the model before a task is what earlier ones have taught. "found": the
+            platform is not told where the data change, and looks for it (`drift`); tasks are
+            segments of a stream and may share classes.
 
     Example:
         >>> halves = [TaskSettings("low", (0, 1, 2)), TaskSettings("high", (3, 4, 5))]
@@ -98,17 +108,25 @@ class TaskSequence:
     method: Method = field(default_factory=lambda: Method(AUTO))
     strength: Mapping[str, float] = field(default_factory=dict)
     replay: int = 40
-    platform: int = 50
+    platform: int = 100
     title: str = ""
     limit: float = field(default=LIMIT, metadata=LATER)
+    borders: Borders = field(default=GIVEN, metadata=LATER)
 
     def __post_init__(self) -> None:
         require(len(self.tasks) >= 2, "tasks", [t.name for t in self.tasks], "at least two")
         _check_names(self.tasks)
-        _check_classes(self.tasks)
-        object.__setattr__(self, "tasks", _following(self.tasks))
+        require_choice("borders", self.borders, (GIVEN, FOUND))
+        object.__setattr__(self, "tasks", _returning(_following(self.tasks)))
+        if self.borders == GIVEN:
+            _check_classes(self.tasks)
+        elif self.method.isolation:
+            raise SettingError(
+                "borders are found, but under isolation a device knows its task",
+                "use another method, or give the borders",
+            )
         for kind, value in self.strength.items():
-            require_choice("strength", kind, (AUTO, *PRIORS))
+            require_choice("strength", kind, (AUTO, *PRIORS, *RIVALS))
             finite = isinstance(value, int | float) and 0 <= value < float("inf")
             require(finite, f"strength.{kind} λ", value, "a number of at least 0")
         require_whole("replay", self.replay, 1)
@@ -120,6 +138,10 @@ class TaskSequence:
                     f"the settings of a sequence have {name!r}",
                     "leave it out: every task takes the model before it",
                 )
+
+    def number_of(self, name: str | None) -> int | None:
+        """The place of a task among all, from 0; None of no task."""
+        return None if name is None else [each.name for each in self.tasks].index(name)
 
     @property
     def pull(self) -> float:
@@ -142,6 +164,8 @@ class TaskSequence:
         own: Table = {"data": dict(task.data), "training": {"seed": seed}}
         if task.rounds is not None:
             own["training"]["rounds"] = task.rounds
+        if self.method.rival is not None:
+            own["algorithm"] = self.method.rival
         return layered(merged([self.settings, own]), {})
 
     def using(self, method: str, strength: float | None = None) -> TaskSequence:
@@ -151,7 +175,7 @@ class TaskSequence:
             if parsed.prior is None:
                 raise SettingError(
                     f"a strength λ is given, but method {method!r} has no prior",
-                    f"leave it out, or use {' or '.join(PRIORS)}",
+                    f"leave it out, or use {' or '.join((*PRIORS, *RIVALS))}",
                 )
             strengths[parsed.prior] = strength
         return replace(self, method=parsed, strength=strengths)
@@ -200,14 +224,20 @@ def sequence_from(
         name: what to call it.
         further: settings on top of those in the table.
     """
-    known = [each.name for each in fields(TaskSequence) if each.name != "name"]
+    if "split" in table:
+        table = _split(table, name)
+    known = [*(each.name for each in fields(TaskSequence) if each.name != "name"), "split"]
     for key in table:
         if key not in known:
             raise SettingError(f"sequence {name} has no {key!r}", nearest(key, known))
     tasks = table.get("tasks", [])
     if not isinstance(tasks, list | tuple) or not all(isinstance(t, Mapping) for t in tasks):
         raise SettingError(f"tasks of {name} is {tasks!r}", "write a table [[tasks]] for each")
-    simple = {key: table[key] for key in ("replay", "platform", "title", "limit") if key in table}
+    simple = {
+        key: table[key]
+        for key in ("replay", "platform", "title", "limit", "borders")
+        if key in table
+    }
     return TaskSequence(
         name,
         tuple(_task(each, f"{name}.tasks[{number}]") for number, each in enumerate(tasks)),
@@ -216,6 +246,25 @@ def sequence_from(
         subtable(table, "strength"),
         **simple,
     )
+
+
+def _split(table: Mapping[str, Any], name: str) -> Table:
+    """The table with the tasks that its `split` stands for."""
+    if "tasks" in table:
+        raise SettingError(f"{name} has both split and tasks", "leave one out")
+    split = subtable(table, "split")
+    if set(split) != {"classes", "tasks"}:
+        raise SettingError(
+            f"split of {name} is {dict(split)!r}", "write { classes = 100, tasks = 10 }"
+        )
+    for key, value in split.items():
+        require_whole(f"split.{key}", value, 2)
+    classes, tasks = split["classes"], split["tasks"]
+    require(classes % tasks == 0, "split.classes", classes, f"a multiple of the {tasks} tasks")
+    each = classes // tasks
+    parts = [range(first, first + each) for first in range(0, classes, each)]
+    listed = [{"name": f"{part[0]}-{part[-1]}", "classes": list(part)} for part in parts]
+    return {**{key: value for key, value in table.items() if key != "split"}, "tasks": listed}
 
 
 def _task(table: Mapping[str, Any], where: str) -> TaskSettings:
@@ -234,6 +283,8 @@ def _check_names(tasks: tuple[TaskSettings, ...]) -> None:
 def _check_classes(tasks: tuple[TaskSettings, ...]) -> None:
     """A class belongs to one task, unless the tasks have nodes or data of their own."""
     for one, other in combinations(tasks, 2):
+        if other.again is not None:
+            continue
         common = [each for each in one.classes if each in other.classes]
         apart = one.nodes or other.nodes or one.data.get("name") != other.data.get("name")
         if common and not apart:
@@ -242,6 +293,34 @@ def _check_classes(tasks: tuple[TaskSettings, ...]) -> None:
                 f"{', '.join(map(str, common))}",
                 "give every class to one task",
             )
+
+
+def _returning(tasks: tuple[TaskSettings, ...]) -> tuple[TaskSettings, ...]:
+    """The tasks, each that returns with what it had."""
+    found: dict[str, TaskSettings] = {}
+    for task in tasks:
+        if (first := task.again) is not None:
+            if first not in found:
+                raise SettingError(
+                    f"task {task.name!r} is {first!r} again, which is no task before it",
+                    nearest(first, list(found)),
+                )
+            if task.classes or task.nodes or task.data:
+                known = found[first]
+                same = (task.classes, task.nodes, task.data) == (
+                    *(known.classes, known.nodes),
+                    known.data,
+                )
+                if not same:
+                    raise SettingError(
+                        f"task {task.name!r} is {first!r} again and has data of its own",
+                        "leave its classes, nodes and data out",
+                    )
+            old = found[first]
+            named = old.again or first
+            task = replace(task, classes=old.classes, nodes=old.nodes, data=old.data, again=named)
+        found[task.name] = task
+    return tuple(found.values())
 
 
 def _following(tasks: tuple[TaskSettings, ...]) -> tuple[TaskSettings, ...]:

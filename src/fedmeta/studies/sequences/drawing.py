@@ -5,7 +5,7 @@ All tasks share the full head: classes keep their numbers, nodes hold only some 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -33,25 +33,51 @@ class Drawn:
         tasks: the federation of each task, all over the same pool.
         platform: for each task the samples that the platform has of it, which no node holds. Their
             labels are not looked at.
+        classes: the numbers of each task's classes.
     """
 
     tasks: Sequence[Federation]
     platform: Sequence[Positions]
+    classes: Sequence[tuple[int, ...]]
+
+    def known(self, tasks: Iterable[int]) -> tuple[int, ...]:
+        """The classes of some tasks together."""
+        return tuple(sorted({each for number in tasks for each in self.classes[number]}))
+
+    def kept(self, number: int, count: int) -> Positions:
+        """What the platform still has of the tasks before one: `count` samples, tasks alike."""
+        each = dict.fromkeys(tuple(rows.tolist()) for rows in self.platform[:number])
+        counts = equal_parts(np.array([len(rows) for rows in each], np.int64), count)
+        parts = [rows[:share] for rows, share in zip(each, counts.tolist(), strict=True)]
+        return np.array([row for part in parts for row in part], np.int64)
+
+    def first(self, number: int) -> int:
+        """The number of a task, or that under which it was there for the first time."""
+        return next(n for n, each in enumerate(self.tasks) if each is self.tasks[number])
+
+    def others_before(self, number: int) -> list[Federation]:
+        """The tasks before one, once each, without itself if it has been there already."""
+        once = sorted(set(map(self.first, range(number))) - {self.first(number)})
+        return [self.tasks[each] for each in once]
 
     def joint(self) -> Federation:
         """All tasks at once: every device is a node for each of its tasks."""
         nodes = [
             replace(node, name=in_task(number, node.name))
             for number, task in enumerate(self.tasks)
+            if self.first(number) == number
             for node in task.nodes
         ]
         return self.tasks[0].with_nodes(nodes)
 
     def judges(self, numbers: Sequence[int], role: Role = "target") -> Federation:
-        """The nodes of a role in some tasks, all as targets, to be evaluated at once."""
+        """The nodes of a role in some tasks, all as targets, to be evaluated at once.
+
+        They are called as in the `first` of tasks that return.
+        """
         nodes = [
             replace(node, name=in_task(number, node.name), role="target")
-            for number in numbers
+            for number in sorted(set(map(self.first, numbers)))
             for node in self.tasks[number].nodes
             if node.role == role
         ]
@@ -62,7 +88,8 @@ class Drawn:
 
         The devices that are held out are the same in all tasks where the tasks' devices are.
         """
-        return replace(self, tasks=[task.hold_out(share, seed) for task in self.tasks])
+        held = {id(task): task.hold_out(share, seed) for task in self.tasks}
+        return replace(self, tasks=[held[id(task)] for task in self.tasks])
 
 
 def in_task(number: int, node: str) -> str:
@@ -83,11 +110,16 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
     free = np.ones(len(pool.labels), np.bool_)
     groups: list[list[Node]] = []
     wanted: list[npt.NDArray[np.bool_]] = []
-    for task, settings, (start, stop) in zip(sequence.tasks, data, offsets, strict=True):
+    again = [sequence.number_of(task.again) for task in sequence.tasks]
+    for number, settings in enumerate(data):
+        task, (start, stop) = sequence.tasks[number], offsets[number]
         mine = np.zeros_like(free)
         mine[start:stop] = True
         mine &= _of_classes(pool, task)
         wanted.append(mine)
+        if (first := again[number]) is not None:
+            groups.append(groups[first])
+            continue
         groups.append(_nodes(pool, task, settings, free & mine, seed))
         for node in groups[-1]:
             free[node.support] = free[node.query] = False
@@ -95,9 +127,11 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
         _unlabelled(pool, free & mine, sequence.platform, number, seed)
         for number, mine in enumerate(wanted)
     ]
+    platform = [each if n is None else platform[n] for n, each in zip(again, platform, strict=True)]
     groups = _judged(groups, platform, pool, [each.precise for each in data], seed)
     tasks = [Federation(pool.inputs, pool.labels, pool.task, g, pool.name) for g in groups]
-    return Drawn(tasks, platform)
+    tasks = [each if n is None else tasks[n] for n, each in zip(again, tasks, strict=True)]
+    return Drawn(tasks, platform, [_numbers(pool, task) for task in sequence.tasks])
 
 
 @lru_cache(maxsize=2)
@@ -151,7 +185,14 @@ def _of_classes(pool: Pool, task: TaskSettings) -> npt.NDArray[np.bool_]:
     """Which samples are of the task's classes."""
     if not task.classes:
         return np.ones(len(pool.labels), np.bool_)
+    return np.isin(pool.labels, _numbers(pool, task))
+
+
+def _numbers(pool: Pool, task: TaskSettings) -> tuple[int, ...]:
+    """The numbers of the task's classes."""
     names = list(pool.class_names)
+    if not task.classes:
+        return tuple(range(len(names)))
     for each in task.classes:
         known = each in names if isinstance(each, str) else 0 <= each < len(names)
         if not known:
@@ -159,8 +200,7 @@ def _of_classes(pool: Pool, task: TaskSettings) -> npt.NDArray[np.bool_]:
                 f"task {task.name!r} has class {each!r}, which {pool.name} has not",
                 nearest(str(each), names),
             )
-    numbers = [names.index(each) if isinstance(each, str) else each for each in task.classes]
-    return np.isin(pool.labels, numbers)
+    return tuple(names.index(each) if isinstance(each, str) else each for each in task.classes)
 
 
 def _nodes(
@@ -204,14 +244,18 @@ def _nodes(
 def _unlabelled(
     pool: Pool, free: npt.NDArray[np.bool_], count: int, number: int, seed: int
 ) -> Positions:
-    """Samples for the platform, among those that nobody holds: up to `count`, classes alike."""
+    """Samples for the platform, among those that nobody holds: up to `count`, classes alike.
+
+    Classes take turns, so that a part from the front has them alike as well.
+    """
     rng = generator(seed, DataPurpose.PLATFORM, str(number))
     if not pool.class_names:
         return rng.permutation(np.flatnonzero(free))[:count].astype(np.int64)
     stock = [np.flatnonzero(free & (pool.labels == label)) for label in np.unique(pool.labels)]
     takes = equal_parts(np.array([len(each) for each in stock]), count)
     parts = [rng.permutation(each)[:take] for each, take in zip(stock, takes, strict=True)]
-    return np.concatenate(parts).astype(np.int64)
+    turns = np.concatenate([np.arange(take) for take in takes])
+    return np.concatenate(parts)[np.argsort(turns, kind="stable")].astype(np.int64)
 
 
 def _judged(

@@ -20,8 +20,10 @@ from fedmeta.studies.sequences.declaration import TaskSequence, sequence_from
 from fedmeta.studies.sequences.gating import gate_summary
 from fedmeta.studies.sequences.measures import Repeat, mean_matrix, measured
 from fedmeta.studies.sequences.methods import Method
+from fedmeta.studies.sequences.one_head import CLASS_INCREMENTAL, TASK_INCREMENTAL
 
 FORMAT = 1
+MATRICES = ("accuracy", "precise", CLASS_INCREMENTAL, TASK_INCREMENTAL)
 FILE, DECLARED = "sequence.json", "declaration.json"
 
 
@@ -96,7 +98,7 @@ def conclude(
 
 def _of_method(sequence: TaskSequence, name: str, repeats: Sequence[Repeat]) -> dict[str, Any]:
     kind = Method.parse(name).prior
-    which = ["accuracy", *(["precise"] if any("precise" in each for each in repeats) else [])]
+    which = [each for each in MATRICES if any(each in one for one in repeats)] or MATRICES[:1]
     gate = gate_summary(repeats)
     return {
         **({} if gate is None else {"gate": gate}),

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedmeta.data.pool import Array
 from fedmeta.evaluation.intervals import FEWEST
 from fedmeta.studies.gate import add_up, judge
 from fedmeta.studies.sequences.declaration import TaskSequence
 
-OfNodes = Mapping[str, float]
-"""The accuracy of every target of a task."""
+OfNodes = Mapping[str, Array]
+"""Of every target of a task, which of its samples the model has right."""
 
 
 def verdicts(
@@ -27,7 +28,7 @@ def verdicts(
     Args:
         sequence: with its limit.
         number: of the task, from 0.
-        service: targets' accuracy, task by task, under the model before it.
+        service: what targets had right, task by task, under the model before it.
         candidate: under the model after it.
     """
     names = [each.name for each in sequence.tasks]

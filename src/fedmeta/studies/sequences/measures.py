@@ -7,6 +7,7 @@ row 0 is the model before any task. With T tasks:
     forgetting  1/(T−1) Σ_{j<T} (R[j][j] − R[T][j]), minus the backward transfer
     new         1/(T−1) Σ_{k>1} R[k][k], what is reached on a task that comes after others
     forward     1/(T−1) Σ_{j>1} (R[j−1][j] − R[0][j]), what earlier tasks do for one to come
+    incremental 1/T Σ_k 1/k Σ_{j≤k} R[k][j], the average accuracy of class-incremental tables
     cost        L_p, the mean loss of earlier tasks' sources under the last model
 
 Lopez-Paz, Ranzato, Gradient episodic memory for continual learning, NeurIPS 2017.
@@ -72,6 +73,18 @@ def forward(matrix: Matrix) -> float | None:
     return fmean(matrix[j][j] - matrix[0][j] for j in range(1, len(matrix[0])))
 
 
+def incremental(matrix: Matrix) -> float | None:
+    """Accuracy over the tasks so far, on average over the moments after each of them.
+
+    Example:
+        >>> incremental([[0.1, 0.1], [0.9, 0.2], [0.7, 0.8]])
+        0.825
+    """
+    if not _in_order(matrix):
+        return None
+    return fmean(fmean(row[: k + 1]) for k, row in enumerate(matrix[1:]))
+
+
 MEASURES: dict[str, Callable[[Matrix], float | None]] = {
     "average": average,
     "forgetting": forgetting,
@@ -90,7 +103,7 @@ def measured(repeats: Sequence[Repeat], which: str = "accuracy") -> dict[str, An
     done = [each for each in repeats if not each["diverged"] and which in each]
     table = {
         name: summary([value for each in done if (value := measure(each[which])) is not None])
-        for name, measure in MEASURES.items()
+        for name, measure in {**MEASURES, "incremental": incremental}.items()
     }
     costs = [fmean(each["cost"]) for each in done if each.get("cost")]
     return {**table, "cost": summary(costs), "diverged": sum(r["diverged"] for r in repeats)}

@@ -8,21 +8,25 @@ from typing import Literal
 
 from fedmeta.core.errors import SettingError, nearest
 
-Kind = Literal["auto", "euclidean", "fisher", "outputs"]
+Kind = Literal["auto", "euclidean", "fisher", "outputs", "generated", "fedewc", "fedlwf", "target"]
 
 AUTO: Kind = "auto"
 """`fisher`, each task's diagonal normalised, so that λ needs no choice."""
-PRIORS: tuple[Kind, ...] = ("euclidean", "fisher", "outputs")
-"""Regularisers towards the earlier meta-model, each with a strength λ."""
+PRIORS: tuple[Kind, ...] = ("euclidean", "fisher", "outputs", "generated")
+"""Regularisers towards the earlier meta-model, each with a strength λ; the platform's alone."""
+RIVALS: tuple[Kind, ...] = ("fedewc", "fedlwf", "target")
+"""Algorithms whose nodes hold on to the earlier model, each with a strength λ."""
 
 NONE, REPLAY, ISOLATION, JOINT = "none", "replay", "isolation", "joint"
-NAMES = (AUTO, NONE, *PRIORS, REPLAY, ISOLATION, JOINT)
+NAMES = (AUTO, NONE, *PRIORS, *RIVALS, REPLAY, ISOLATION, JOINT)
 """`joint` is no remedy but the reference: all tasks at once."""
 
+_ON_WHOLE_MODELS = ("outputs", "generated", *RIVALS)
 COMPARED = (
     NONE,
     AUTO,
     *PRIORS,
+    *RIVALS,
     REPLAY,
     ISOLATION,
     "replay+euclidean",
@@ -37,7 +41,7 @@ class Method:
     """A remedy against forgetting, or several.
 
     Args:
-        prior: the divergence to the earlier meta-model, or None.
+        prior: the divergence to the earlier meta-model, or the rival that has one; or None.
         replay: whether devices keep some of their past samples.
         isolation: whether every task has a last layer of its own.
         joint: not one task after the other but all at once.
@@ -64,20 +68,26 @@ class Method:
             raise SettingError(
                 f"method {'+'.join(parts)!r} joins {alone[0]!r} with others", "name it alone"
             )
-        priors = [kind for kind in (AUTO, *PRIORS) if kind in parts]
+        priors = [kind for kind in (AUTO, *PRIORS, *RIVALS) if kind in parts]
         if len(priors) > 1 or len(set(parts)) < len(parts) or not parts:
             raise SettingError(
                 f"method is {'+'.join(parts)!r}",
                 "join at most one prior, replay and isolation, each named once",
             )
-        if ISOLATION in parts and priors == ["outputs"]:
+        if ISOLATION in parts and priors and priors[0] in _ON_WHOLE_MODELS:
             raise SettingError(
-                "outputs of earlier tasks come from other heads than those of a new one",
+                f"isolation is joined with {priors[0]}, but earlier tasks have other heads than a "
+                "new one",
                 "join isolation with euclidean or fisher",
             )
         return cls(
             priors[0] if priors else None, REPLAY in parts, ISOLATION in parts, JOINT in parts
         )
+
+    @property
+    def rival(self) -> str | None:
+        """The algorithm that a task is learned with, where it is not that of the settings."""
+        return self.prior if self.prior in RIVALS else None
 
     def __str__(self) -> str:
         parts = {

@@ -20,15 +20,24 @@ from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import Role
+from fedmeta.data.pool import Array
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.result import Evaluation
 from fedmeta.models.losses import named_loss
 from fedmeta.models.meta_model import MetaModel
-from fedmeta.studies.gate import node_values
-from fedmeta.studies.sequences.carrying import Past, as_used, next_task, shared_network, start
-from fedmeta.studies.sequences.declaration import TaskSequence
+from fedmeta.studies.gate import node_samples
+from fedmeta.studies.sequences.carrying import (
+    Past,
+    as_used,
+    look_for_border,
+    next_task,
+    shared_network,
+    start,
+)
+from fedmeta.studies.sequences.declaration import FOUND, TaskSequence
 from fedmeta.studies.sequences.drawing import Drawn, draw, in_task
 from fedmeta.studies.sequences.gating import verdicts
+from fedmeta.studies.sequences.one_head import one_head_row
 from fedmeta.studies.sequences.replay import require_same_devices
 from fedmeta.training.callbacks import Callback
 from fedmeta.training.many import jobs_together, train_jobs
@@ -40,8 +49,8 @@ Learned = tuple[MetaModel, Execution]
 Trainer = Callable[[TaskSequence, int, Past, RunRequest, Sequence[Callback]], None]
 """Brings the run of a task (its number, from 0) to its end elsewhere: over a fleet.
 
-It goes on where it was, does nothing to a run that has ended, and adds to `Past.fishers` what the
-method asks for.
+It goes on where it was, does nothing to a run that has ended, and adds to `Past.diagonals` what
+the method asks for.
 """
 
 _BLOWN_UP = "the adapted model of a target is no longer finite"
@@ -70,9 +79,10 @@ def run_sequence(
 
     Returns:
         For every seed: `seed`; `diverged`, and then `why`; `accuracy` and, where targets have them,
-        `precise`: the matrix (see `measures`); `gate`: what the earlier tasks say of each model
-        after the first (see `gating`); `cost`: L_p of every earlier task at the end, if
-        finite.
+        `precise`: the matrix (see `measures`), and those of `one_head`; `gate`: what the earlier
+        tasks say of each model after the first (see `gating`); `borders`, where they are found
+        (see `drift`): the numbers of the tasks before them, from 0; `cost`: L_p of every earlier
+        task at the end, if finite.
 
     Example:
         >>> from fedmeta.studies.sequences import TaskSettings, run_sequence
@@ -86,6 +96,11 @@ def run_sequence(
     if held_out is not None:
         pasts = {seed: Past(past.drawn.held_out(held_out, seed)) for seed, past in pasts.items()}
     _check(sequence, next(iter(pasts.values())).drawn)
+    if trainer is not None and sequence.borders == FOUND:
+        raise SettingError(
+            "borders are to be found, which asks sources for losses before every task",
+            "learn the sequence in one process, or give the borders",
+        )
     if sequence.method.joint:
         return _jointly(sequence, pasts, folder, progress, trainer)
     judged: dict[int, list[_Judged]] = {}
@@ -93,6 +108,9 @@ def run_sequence(
     for number, task in enumerate(sequence.tasks):
         going = {seed: past for seed, past in pasts.items() if seed not in lost}
         network = shared_network(list(going.values()))
+        if sequence.borders == FOUND and number > 0:
+            for seed, past in going.items():
+                look_for_border(number, past, seed)
         repeats = [
             _kept(next_task(sequence, number, s, past, network), folder, s, number, task.name)
             for s, past in going.items()
@@ -107,9 +125,9 @@ def run_sequence(
             initial = start(sequence.of_task(0, seed), past.drawn)
             if number == 0:  # row 0, the model before any task
                 before = replace(model, theta=initial)
-                judged[seed] = [_judged(sequence, before, past, initial, seed)]
-            past.models.append(model)
-            judged[seed].append(_judged(sequence, model, past, initial, seed))
+                judged[seed] = [_judged(sequence, before, past, initial, seed, 0)]
+            past.keep(sequence, model)
+            judged[seed].append(_judged(sequence, model, past, initial, seed, number + 1))
             if not _is_finite(judged[seed]):
                 lost[seed] = f"task {task.name}: {_BLOWN_UP}"
     return [
@@ -125,6 +143,7 @@ def run_sequence(
                 )
                 for number in range(1, len(sequence.tasks))
             ],
+            **({"borders": past.borders} if sequence.borders == FOUND else {}),
             **(_cost(sequence, past, seed) if trainer is None else {}),
         }
         for seed, past in pasts.items()
@@ -226,39 +245,41 @@ class _Judged(NamedTuple):
     """A model on the targets of every task.
 
     Args:
-        row: `accuracy` of each task and perhaps `precise`.
-        nodes: of each task the accuracy of every target, on its precise set if it has one.
+        row: `accuracy` of each task, perhaps `precise`, and what the field measures.
+        nodes: of each task what every target has right, on its precise set if it has one.
     """
 
     row: list[dict[str, float]]
-    nodes: list[dict[str, float]]
+    nodes: list[dict[str, Array]]
 
 
 def _judged(
-    sequence: TaskSequence, model: MetaModel, past: Past, initial: Tree, seed: int
+    sequence: TaskSequence, model: MetaModel, past: Past, initial: Tree, seed: int, learned: int
 ) -> _Judged:
     tasks = range(len(sequence.tasks))
     used = [as_used(sequence, model, number, past, initial) for number in tasks]
-    row, nodes = [], []
+    shared = not sequence.method.isolation
+    row, nodes = one_head_row(used, past.drawn, learned, shared=shared), []
     for number, found in zip(tasks, _evaluated(used, past, "target", None, seed), strict=True):
-        here = {"accuracy": _mean(number, found, found.values)}
+        here = row[number]
+        own = in_task(past.drawn.first(number), "")
+        here["accuracy"] = _mean(own, found, found.values)
         if found.precise is not None:
-            here["precise"] = _mean(number, found.precise, found.precise.values)
-        row.append(here)
-        values = node_values(found).items()
-        nodes.append(
-            {node: value for node, value in values if node.startswith(in_task(number, ""))}
-        )
+            here["precise"] = _mean(own, found.precise, found.precise.values)
+        values = node_samples(found).items()
+        nodes.append({node: value for node, value in values if node.startswith(own)})
     return _Judged(row, nodes)
 
 
 def _cost(sequence: TaskSequence, past: Past, seed: int) -> dict[str, Any]:
     """L_p: the loss of the earlier tasks' source nodes on their query sets, model as it is."""
-    last = past.models[-1]
-    earlier = range(len(past.models) - 1)
+    last, earlier = past.latest, range(len(sequence.tasks) - 1)
     used = [as_used(sequence, last, number, past, last.theta) for number in earlier]
     found = _evaluated(used, past, "source", 0, seed)
-    costs = [_mean(k, each, each.losses) for k, each in zip(earlier, found, strict=True)]
+    costs = [
+        _mean(in_task(past.drawn.first(k), ""), each, each.losses)
+        for k, each in zip(earlier, found, strict=True)
+    ]
     return {"cost": costs} if all(map(isfinite, costs)) else {}
 
 
@@ -286,11 +307,11 @@ def _evaluated(
     return [done[id(model)] for model in models]
 
 
-def _mean(task: int, found: Evaluation, by_steps: Mapping[int, Sequence[float]]) -> float:
-    """Over the nodes of one task; there is one number of steps."""
+def _mean(own: str, found: Evaluation, by_steps: Mapping[int, Sequence[float]]) -> float:
+    """Over the nodes whose names begin with that of their task; there is one number of steps."""
     (values,) = by_steps.values()
     named = zip(found.nodes, values, strict=True)
-    return float(f"{fmean(v for name, v in named if name.startswith(in_task(task, ''))):.6g}")
+    return float(f"{fmean(v for name, v in named if name.startswith(own)):.6g}")
 
 
 def _is_finite(judged: Sequence[_Judged]) -> bool:
@@ -324,7 +345,7 @@ def _jointly(
             found.append({"seed": seed, "diverged": True, "why": outcome})
             continue
         model, past.execution = outcome
-        judged = _judged(sequence, model, past, model.theta, seed)
+        judged = _judged(sequence, model, past, model.theta, seed, len(sequence.tasks))
         if _is_finite([judged]):
             found.append({"seed": seed, "diverged": False, **_matrices([judged])})
         else:
