@@ -18,6 +18,7 @@ from fedmeta.config.toml_files import read_toml, with_preset
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.user_code import refuse_code
 from fedmeta.data import load
+from fedmeta.data.encoding import model_encoding
 from fedmeta.data.loading import read_own
 from fedmeta.data.named_inputs import InputParts
 from fedmeta.data.readers.cifar import read_cifar
@@ -125,7 +126,9 @@ def _model(path: Path) -> None:
     model = MetaModel.load(path)
     if sum(model.input_shape) < 10_000:
         shape = (2, *model.input_shape)
-        model.adapt(np.zeros(shape, np.float32), np.zeros((2, model.task.outputs)))
+        values = model.task.kind == "regression"
+        labels = np.zeros((2, model.task.outputs)) if values else list(model.task.class_names[:2])
+        model.adapt(np.zeros(shape, np.float32), labels)
         model.predict(np.zeros(shape, np.float32))
 
 
@@ -146,16 +149,20 @@ def _commands(path: Path) -> None:
     run_argparse(commands(), lines[chosen % len(lines)].split())
 
 
-def _filled(path: Path) -> None:
+def _asked(path: Path) -> None:
     model = MetaModel.load(path)
+    encoding = model_encoding(model.about)
     if model.network.calling is not None:
         model.predict([np.array([1, 2]), np.array([3])])
+    elif encoding is not None and encoding.text is not None:
+        model.predict(encoding.text.inputs(["a good one", "o" * 1000]))
 
 
 def _study(path: Path) -> None:
-    report_page(path)
-    command = "tune" if (path / "tuning.json").exists() else "compare"
-    run_argparse(commands(), [command, "--resume", str(path)])
+    tuned = (path / "tuning.json").exists()
+    if not tuned:
+        report_page(path)
+    run_argparse(commands(), ["tune" if tuned else "compare", "--resume", str(path)])
 
 
 def _fleet(path: Path) -> None:
@@ -258,7 +265,7 @@ TARGETS: dict[str, list[Callable[[Path], None]]] = {
     "toml": [_settings],
     "reply": [_reply],
     "message": [_message],
-    "run": [_run, _reopen, _model, _filled, _commands],
+    "run": [_run, _reopen, _model, _asked, _commands],
     "study": [_study],
     "fleet": [_fleet],
     "onnx": [_device, _teacher],
