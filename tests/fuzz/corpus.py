@@ -6,7 +6,9 @@ import gzip
 import io
 import json
 import pickle
+import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,25 @@ import numpy as np
 import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from onnx import TensorProto, helper
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, Unigram, WordLevel
+from tokenizers.normalizers import Replace
+from tokenizers.pre_tokenizers import Whitespace
 
 import fedmeta
+import fedmeta_edge
+from fedmeta.cli import commands
+from fedmeta.cli.argparse_shell import run_argparse
 from fedmeta.export.checksum import with_checksum
+from fedmeta.fleet.message import Message
+from fedmeta.fleet.plan import carry_out
 from fedmeta.training.train import RunRequest, train_run
+from fleet.transports import InProcessTransport, fleet_of
 
 BOMBS = {
     *("bomb.npz", "promise.npz", "twice.csv", "rows.parquet", "texts.parquet", "wide.parquet"),
@@ -35,7 +50,7 @@ BOMBS = {
         "many.toml",
     ),
     *("large.toml", "deep.toml", "digits.toml", "expand.onnx", "loop.onnx"),
-    "outside.onnx",
+    *("outside.onnx", "grows.json", "huge-id.json", "words.json", "long", "hub", "filled"),
 }
 """What is fed as it is, once."""
 RNG = np.random.default_rng(0)
@@ -43,11 +58,11 @@ RNG = np.random.default_rng(0)
 
 def build(folder: Path) -> None:
     """Write FOLDER/KIND/NAME for every kind of input; a kind's inputs may be files or folders."""
-    for kind in (_npz, _csv, _parquet, _images, _cifar, _idx, _toml, _onnx, _weights):
+    files = (_npz, _named, _csv, _texts, _parquet, _images, _cifar, _idx, _toml, _onnx, _weights)
+    for kind in (*files, _tokenizer, _encoder, _reply, _message, _run, _study, _fleet, _device):
         place = folder / kind.__name__.strip("_")
         place.mkdir(parents=True)
         kind(place)
-    _run(folder / "run")
 
 
 def _npz(place: Path) -> None:
@@ -71,6 +86,76 @@ def _zip_bomb(path: Path, shape: tuple[int, ...], size: int) -> None:
             for _ in range(size // 2**24):
                 member.write(bytes(2**24))
         archive.writestr("y.npy", header.getvalue())
+
+
+def _named(place: Path) -> None:
+    """Several inputs by name, one of them a sequence that is filled up."""
+    words, lengths = RNG.integers(1, 9, (12, 5)), RNG.integers(1, 6, 12)
+    arrays = {"x1": RNG.normal(size=(12, 3)), "words": words, "words_lengths": lengths}
+    np.savez(place / "plain.npz", **arrays, y=np.arange(12) % 3, node=np.arange(12) // 4)
+
+
+def _texts(place: Path) -> None:
+    rows = [
+        f'{"ab"[i % 2]},"{"good" if i % 3 else "bad"}, {"very " * (i % 4)}one",{i % 4}'
+        for i in range(24)
+    ]
+    (place / "plain.csv").write_text("\n".join(["label,body,who", *rows]) + "\n")
+
+
+def _tokenizer(place: Path) -> None:
+    known = {"good": 0, "bad": 1, "[UNK]": 2, "one": 3}
+    words = Tokenizer(WordLevel(known, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    words.normalizer = Replace("v", "w")
+    pieces = {"a": 0, "b": 1, "ab": 2, "o": 3}
+    made = {
+        "words-of": words,
+        "pieces": Tokenizer(BPE(pieces, [("a", "b")], unk_token="a")),
+        "chances": Tokenizer(Unigram([("a", -1.0), ("b", -2.0), ("o", -3.0)], unk_id=0)),
+    }
+    for name, each in made.items():
+        (place / f"{name}.json").write_text(each.to_str())
+    plain = json.loads(words.to_str())
+    grows = {"type": "Replace", "pattern": {"String": "o"}, "content": "o" * 2**20}
+    (place / "grows.json").write_text(json.dumps(plain | {"normalizer": grows}))
+    plain["model"]["vocab"]["good"] = 2**32 - 1
+    (place / "huge-id.json").write_text(json.dumps(plain))
+    long = {"type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "##"}
+    long |= {"max_input_chars_per_word": 10**9, "vocab": {"a": 0, "##a": 1}}
+    (place / "words.json").write_text(json.dumps(plain | {"model": long}))
+
+
+def _encoder(place: Path) -> None:
+    """The smallest BERT there is: two numbers per token, one layer."""
+    folder = place / "plain"
+    folder.mkdir()
+    facts = {"model_type": "bert", "hidden_act": "gelu", "num_attention_heads": 1}
+    facts |= {"num_hidden_layers": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 8}
+    (folder / "config.json").write_text(json.dumps(facts))
+    words = Tokenizer(WordLevel({"good": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    (folder / "tokenizer.json").write_text(words.to_str())
+    layer, shapes = "encoder.layer.0", {"embeddings.word_embeddings.weight": (2, 2)}
+    shapes |= {"embeddings.position_embeddings.weight": (8, 2)}
+    shapes |= {"embeddings.token_type_embeddings.weight": (2, 2)}
+    dense = (
+        *(f"attention.self.{it}" for it in ("query", "key", "value")),
+        "attention.output.dense",
+    )
+    for name in (*dense, "intermediate.dense", "output.dense"):
+        shapes |= {f"{layer}.{name}.weight": (2, 2), f"{layer}.{name}.bias": (2,)}
+    for name in ("embeddings", f"{layer}.attention.output", f"{layer}.output"):
+        shapes |= {f"{name}.LayerNorm.{part}": (2,) for part in ("weight", "bias")}
+    tensors = {name: torch.ones(shape) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+
+
+def _reply(place: Path) -> None:
+    """What an endpoint answers."""
+    rows = [[0.2, 0.3, 0.5]] * 4
+    (place / "probabilities.json").write_text(json.dumps({"probabilities": rows}))
+    (place / "logits.json").write_text(json.dumps({"logits": rows}))
 
 
 def _csv(place: Path) -> None:
@@ -273,14 +358,98 @@ def _weights(place: Path) -> None:
     np.savez(place / "plain.npz", **{"theta/weight": np.zeros((2, 3), np.float32), "about": about})
 
 
+_TABLE = {
+    "data": {"name": "sinusoid", "nodes": 6, "samples": [6, 9]},
+    "model": {"hidden": [4]},
+    "training": {"rounds": 2, "checkpoint_every": 1},
+}
+
+
 def _run(place: Path) -> None:
-    """A run of one round, without the manifest that would notice every change."""
-    table = {
-        "data": {"name": "sinusoid", "nodes": 6, "samples": [6, 9]},
-        "model": {"hidden": [4]},
-        "training": {"rounds": 2, "checkpoint_every": 1},
+    """Runs of a round or two, without the manifests that would notice every change."""
+    corpus = place.parent.resolve()
+    texts = {"name": str(corpus / "texts/plain.csv"), "text": "body", "label": "label"}
+    texts |= {"node": "who", "text_length": 4, "min_samples": 2, "target_share": 0.3}
+    tables = {
+        "plain": _TABLE,
+        "words": _TABLE | {"data": texts | {"vocabulary": 50}},
+        "tokens": _TABLE | {"data": texts | {"tokenizer": str(corpus / "tokenizer/words-of.json")}},
+        "vectors": _TABLE | {"data": texts | {"embedding": str(corpus / "encoder/plain")}},
     }
-    spec = fedmeta.RunSpec.from_dict(table)
-    federation = fedmeta.load(spec.data_settings, spec.training.seed)
-    train_run(RunRequest(spec, federation, None, place / "plain", {"table": table}))
-    (place / "plain/manifest.json").unlink()
+    for name, table in tables.items():
+        spec = fedmeta.RunSpec.from_dict(table)
+        federation = fedmeta.load(spec.data_settings, spec.training.seed)
+        train_run(RunRequest(spec, federation, None, place / name, {"table": table}))
+        (place / name / "manifest.json").unlink()
+    sequences = [RNG.integers(1, 9, size=1 + number % 5) for number in range(24)]
+    federation = fedmeta.federate(sequences, np.arange(24) % 3, np.arange(24) // 4)
+    network = fedmeta.ModelSettings("gru", hidden=(4,), vocabulary=9)
+    fedmeta.train(federation, model=network, rounds=1, folder=place / "sequences")
+    (place / "sequences/manifest.json").unlink()
+    for name, change in (("long", _longer), ("hub", _of_a_hub), ("filled", _filled)):
+        shutil.copytree(place / ("sequences" if name == "filled" else "words"), place / name)
+        _changed(place / name / "model.safetensors", change)
+
+
+def _changed(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """A model's file that says something else of itself."""
+    with safe_open(file, "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        facts = json.loads(opened.metadata()["fedmeta"])
+    facts.pop("sha256")
+    change(facts)
+    save_file(tensors, file, {"fedmeta": json.dumps(facts)})
+
+
+def _longer(facts: dict[str, Any]) -> None:
+    facts["input_shape"] = [10**9]
+    facts["encoding"]["text"]["length"] = 10**9
+
+
+def _of_a_hub(facts: dict[str, Any]) -> None:
+    facts["network"] = {"name": "auto", "backbone": "transformers:somebody/something"}
+
+
+def _filled(facts: dict[str, Any]) -> None:
+    facts["inputs"][0]["shape"], facts["input_shape"] = [10**9], [10**9 + 1]
+
+
+def _study(place: Path) -> None:
+    small = "--data sinusoid --nodes 6 --rounds 1 --seeds 1 --set model.hidden=[4]"
+    for line in (
+        f"compare fedavg reptile {small} --out {place / 'compared'}",
+        f"tune --algorithm fedavg {small} --grid step_size=0.01,0.1 --out {place / 'tuned'}",
+    ):
+        run_argparse(commands(), line.split())
+    for manifest in place.rglob("manifest.json"):
+        manifest.unlink()
+
+
+def _fleet(place: Path) -> None:
+    table = _TABLE | {"training": {"rounds": 1, "evaluate_every": 0}}
+    _, homes = fleet_of(place / "made", table, edges=2)
+    carry_out(place / "made/run", InProcessTransport(homes))
+    (place / "made/run/manifest.json").unlink()
+
+
+def _message(place: Path) -> None:
+    """A reply to a round as it crosses the wire: facts, and tensors."""
+    tensors = {
+        "wire/update": torch.zeros(9),
+        "weight": torch.ones(()),
+        "metric/meta_loss": torch.ones(()),
+    }
+    facts = {"run": "run1", "round": 3, "name": "edge-1", "seconds": 0.5, "notes": ["it is warm"]}
+    text, content = Message(facts, tensors).encoded()
+    folder = place / "reply"
+    folder.mkdir()
+    (folder / "facts.json").write_text(text)
+    (folder / "tensors.bin").write_bytes(content)
+
+
+def _device(place: Path) -> None:
+    """A device's folder: its model, what it has learned, and what it watches."""
+    model = place.parent / "onnx/plain.onnx"
+    device = fedmeta_edge.begin(place / "plain", model)
+    samples = fedmeta_edge.read_samples(place.parent / "csv/plain.csv", device.model)
+    fedmeta_edge.watch(fedmeta_edge.learn(device, samples)[0], samples)

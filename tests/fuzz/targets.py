@@ -11,21 +11,37 @@ import numpy as np
 import torch
 
 import fedmeta_edge
+from fedmeta.cli import commands
+from fedmeta.cli.argparse_shell import run_argparse
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import read_toml, with_preset
 from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.user_code import refuse_code
 from fedmeta.data import load
+from fedmeta.data.encoding import model_encoding
 from fedmeta.data.loading import read_own
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.data.readers.cifar import read_cifar
 from fedmeta.data.readers.fashion_mnist import read_idx
+from fedmeta.data.readers.table import TableSettings
+from fedmeta.data.sentences import SentenceEncoder
+from fedmeta.data.text import text_encoding
+from fedmeta.fleet.audit import read_audit
+from fedmeta.fleet.message import Message
+from fedmeta.fleet.message_schema import check_round_reply
+from fedmeta.fleet.plan import Plan, carry_out
 from fedmeta.fleet.reopen import own_federation, stored_table
+from fedmeta.models import endpoint
 from fedmeta.models.meta_model import MetaModel, load_theta
+from fedmeta.models.teachers import Teacher, ask, open_teacher
+from fedmeta.report import report_page
 from fedmeta.report.reading import read_run
 from fedmeta.training.job import prepare
 from fedmeta.ui.run_view import run_content
 from fedmeta.ui.runs import RunIndex
 from fedmeta.ui.uploads import read_upload
 from fedmeta_edge.cli import run as edge_command
+from fleet.transports import InProcessTransport
 
 
 def _samples(path: Path) -> None:
@@ -51,6 +67,49 @@ def _settings(path: Path) -> None:
         prepare(replace(spec, execution=replace(spec.execution, device="cpu")), federation)
 
 
+def _named(path: Path) -> None:
+    pool = read_own(str(path), "classification", node="node", features=("x1", "words"))
+    assert pool.parts is not None
+    with np.load(path, allow_pickle=False) as arrays:
+        given = {name: arrays[name] for name in ("x1", "words", "words_lengths")}
+    longer = [replace(part, sequence=part.name == "words") for part in pool.parts.parts]
+    InputParts(tuple(longer)).rows(given)
+
+
+def _texts(path: Path) -> None:
+    corpus = _corpus(path)
+    own = str(path), "classification", "label", "who", None
+    read_own(*own, table=TableSettings(text="body", text_length=4, vocabulary=50))
+    words = str(corpus / "tokenizer/words-of.json")
+    read_own(*own, table=TableSettings(text="body", tokenizer=words))
+
+
+def _tokenizer(path: Path) -> None:
+    encoding = text_encoding("body", str(path), None, 4, 50)
+    encoding.inputs(["a good one", "", "\x1b\u202e", "o" * 10_000])
+
+
+def _encoder(path: Path) -> None:
+    SentenceEncoder(path).embeddings(["a good one", ""])
+
+
+def _reply(path: Path) -> None:
+    reply = endpoint._read("http://here", path.read_bytes())
+    ask(Teacher("http://here", lambda _: reply), np.zeros((4, 2), np.float32), ("a", "b", "c"))
+
+
+def _teacher(path: Path) -> None:
+    ask(open_teacher(str(path)), np.zeros((4, 2), np.float32), ("a", "b", "c"))
+
+
+def _message(path: Path) -> None:
+    message = Message.decoded(
+        (path / "facts.json").read_text(), (path / "tensors.bin").read_bytes()
+    )
+    form = {name: ((9,) if "wire" in name else (), torch.float32) for name in _LEAVES}
+    check_round_reply(message, {"run": "run1", "round": 3, "name": "edge-1"}, form)
+
+
 def _run(path: Path) -> None:
     RunIndex(path.parent).rows()
     run_content(read_run(path))
@@ -67,8 +126,61 @@ def _model(path: Path) -> None:
     model = MetaModel.load(path)
     if sum(model.input_shape) < 10_000:
         shape = (2, *model.input_shape)
-        model.adapt(np.zeros(shape, np.float32), np.zeros((2, model.task.outputs)))
+        values = model.task.kind == "regression"
+        labels = np.zeros((2, model.task.outputs)) if values else list(model.task.class_names[:2])
+        model.adapt(np.zeros(shape, np.float32), labels)
         model.predict(np.zeros(shape, np.float32))
+
+
+def _commands(path: Path) -> None:
+    """One of the commands that open a run, by what is in it."""
+    out, texts = path.parent / "out", _corpus(path) / "texts/plain.csv"
+    lines = (
+        f"predict {path} --data {texts} --out {out}.csv",
+        f"gate {path} --against {path}",
+        f"calibrate {path} --folds 2",
+        f"adapt {path} --data {texts} --out {out}.safetensors",
+        f"report {path}",
+        f"diagnose {path}",
+        f"train --resume {path} --rounds 3",
+        f"export {path} --out {out}.onnx --adaptable",
+    )
+    chosen = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    run_argparse(commands(), lines[chosen % len(lines)].split())
+
+
+def _asked(path: Path) -> None:
+    model = MetaModel.load(path)
+    encoding = model_encoding(model.about)
+    if model.network.calling is not None:
+        model.predict([np.array([1, 2]), np.array([3])])
+    elif encoding is not None and encoding.text is not None:
+        model.predict(encoding.text.inputs(["a good one", "o" * 1000]))
+
+
+def _study(path: Path) -> None:
+    tuned = (path / "tuning.json").exists()
+    if not tuned:
+        report_page(path)
+    run_argparse(commands(), ["tune" if tuned else "compare", "--resume", str(path)])
+
+
+def _fleet(path: Path) -> None:
+    run = path / "run"
+    plan = Plan.load(run)
+    refuse_code(plan.table, {}, run)
+    run_content(read_run(run))
+    read_audit(run / "fleet")
+    own_federation(RunFolder.open(run))
+    homes = {100 + place: home for place, home in enumerate(sorted(path.glob("edge-*")))}
+    carry_out(run, InProcessTransport(homes))
+
+
+def _folder_of_a_device(path: Path) -> None:
+    samples = str(_corpus(path) / "csv/plain.csv")
+    edge_command(["status", str(path)])
+    for command in ("watch", "predict", "learn"):
+        edge_command([command, str(path), "--data", samples])
 
 
 def _upload(path: Path) -> None:
@@ -137,17 +249,28 @@ def _meta_model(shape: tuple[int, ...]) -> MetaModel:
     return MetaModel(network, network.theta, scaling, task, cross_entropy, rule, shape, about)
 
 
+_LEAVES = ("wire/update", "weight", "metric/meta_loss")
+
 TARGETS: dict[str, list[Callable[[Path], None]]] = {
     "npz": [_samples, _classes, _device_samples],
+    "named": [_named],
     "csv": [_classes, _upload, _device_samples],
+    "texts": [_texts],
+    "tokenizer": [_tokenizer],
+    "encoder": [_encoder],
     "parquet": [_classes, _upload],
     "images": [_classes, _upload],
     "cifar": [_cifar],
     "idx": [_idx],
     "toml": [_settings],
-    "run": [_run, _reopen, _model],
-    "onnx": [_device],
+    "reply": [_reply],
+    "message": [_message],
+    "run": [_run, _reopen, _model, _asked, _commands],
+    "study": [_study],
+    "fleet": [_fleet],
+    "onnx": [_device, _teacher],
     "weights": [_weights],
+    "device": [_folder_of_a_device],
 }
 
 torch.set_num_threads(1)

@@ -24,6 +24,8 @@ def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, npt.NDArray[An
         EdgeError: it is no such file, or would take too much memory.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a regular file")
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
             names = [name for name in members if name in wanted]

@@ -6,11 +6,12 @@ the `tokenizers` library), several arrays by the inputs that a row holds side by
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,10 @@ import numpy.typing as npt
 from fedmeta_edge.errors import EdgeError
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
-_MOST = 2**28  # numbers
+_MOST = 2**28  # numbers that a file may speak of
+_ROOM = 2**27  # numbers in memory
+_GROWTH, _WORD_LENGTH = 64, 1000  # as in fedmeta: times that a text may grow; letters of a word
+_VOCABULARY = ("vocab", "merges", "added_tokens")
 
 Array = npt.NDArray[Any]
 
@@ -40,12 +44,12 @@ def numbers_of_texts(texts: Sequence[str], text: Mapping[str, Any]) -> Array:
             f"the model takes sentence embeddings ({text['embedding']}), which need PyTorch",
             "compute them elsewhere and give them as x in an .npz file",
         )
+    _check_room(len(texts) * text["length"])
     found = np.zeros((len(texts), text["length"]), np.float32)
     tokenizer = _tokenizer(text["tokenizer"]) if text["tokenizer"] else None
     for row, each in enumerate(texts):
         if tokenizer is not None:
-            ids = tokenizer.encode(each, add_special_tokens=False).ids
-            tokens = [1 + number for number in ids]
+            tokens = [1 + number for number in _ids(tokenizer, each)]
         else:
             words = _WORD.findall(each.casefold())
             tokens = [1 + zlib.crc32(word.encode()) % (text["vocabulary"] - 1) for word in words]
@@ -60,12 +64,50 @@ def _tokenizer(content: str) -> Any:
     except ImportError:
         raise EdgeError("the model takes texts by a tokenizer", "pip install tokenizers") from None
     try:
+        _check_growth(json.loads(content))
         found = Tokenizer.from_str(content)
-    except Exception as error:  # of a damaged text it raises what it likes
-        raise EdgeError("the model's tokenizer cannot be read", "export it again") from error
+    except BaseException as error:  # of a damaged text it raises what it likes
+        _told(error, "the model's tokenizer cannot be read")
     found.no_padding()
     found.no_truncation()
     return found
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    try:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    except BaseException as error:
+        _told(error, "the model's tokenizer fails on a text")
+    return ids
+
+
+def _told(error: BaseException, problem: str) -> NoReturn:
+    """An error of the library, whose panics are no `Exception`, as one line."""
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        raise EdgeError(problem, "export it again") from error
+    raise error
+
+
+def _check_growth(rules: Any, growth: int = 1) -> int:
+    """Refuse rules by which a short text becomes a very long one; how much longer the others do."""
+    if isinstance(rules, dict):
+        added = rules.get({"Replace": "content", "Prepend": "prepend"}.get(str(rules.get("type"))))
+        if isinstance(added, str) and len(added) > 1:
+            growth *= 1 + len(added)
+        longest = rules.get("max_input_chars_per_word", 0)
+        if growth > _GROWTH or (isinstance(longest, int) and longest > _WORD_LENGTH):
+            raise ValueError("it makes texts far longer")
+        rules = [each for name, each in rules.items() if name not in _VOCABULARY]
+    for each in rules if isinstance(rules, list) else ():
+        growth = _check_growth(each, growth)
+    return growth
+
+
+def _check_room(numbers: int) -> None:
+    if numbers > _ROOM:
+        raise EdgeError(
+            f"the samples would take {4 * numbers / 1e9:.3g} GB of memory", "give fewer at once"
+        )
 
 
 def joined(arrays: Mapping[str, Array], inputs: Sequence[Mapping[str, Any]], file: object) -> Array:
@@ -120,6 +162,7 @@ def joined(arrays: Mapping[str, Array], inputs: Sequence[Mapping[str, Any]], fil
                 f"the lengths of {name!r} in {file} are not one per sample from 1 to {steps}",
                 "give how many steps of each sample are real",
             )
+        _check_room(len(values) * math.prod(shape))
         padded = np.zeros((len(values), *shape), np.float32)
         padded[:, :steps] = values
         padded[np.arange(longest) >= counts[:, None]] = 0

@@ -75,10 +75,13 @@ def continued_by(command: str, folder: Path, begun: str) -> str:
 
 
 def write_result(path: Path, value: object) -> None:
-    """Write JSON for the user, the folder too where it is missing, and say so."""
+    """Write JSON for the user, the folder too where it is missing, and say so.
+
+    A link that the user has named stays one.
+    """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, value)
+    write_json(path.resolve(), value)
     say(f"written to {path}")
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from fedmeta.core.storage import (
 )
 
 FORMAT = 1
+_LOCK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nor is a link followed, or a pipe waited for
 WITHDRAWN = "its noise is of an older version, whose generator can be inverted, so no ε holds"
 """Why nothing is promised by a run of before noise was drawn from secrets, whatever it says."""
 Record = dict[str, Any]
@@ -117,7 +119,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to the run; the lock goes with the process."""
         with writing(self.path):
-            lock = (self.path / ".lock").open("w")
+            lock = os.fdopen(os.open(self.path / ".lock", _LOCK | os.O_RDWR | os.O_CREAT, 0o666))
         with lock:
             try:
                 if not _lock(lock, fcntl.LOCK_EX):
@@ -134,7 +136,7 @@ class RunFolder:
         if self.has_ended():
             return False
         try:
-            with (self.path / ".lock").open() as lock:
+            with os.fdopen(os.open(self.path / ".lock", _LOCK | os.O_RDONLY)) as lock:
                 return not _lock(lock, fcntl.LOCK_SH)
         except OSError:  # nobody has ever trained in it
             return False

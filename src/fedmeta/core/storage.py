@@ -44,12 +44,13 @@ _PRIVATE, _SHARED = 0o600, 0o666  # modes of files, less the umask
 def write_bytes(path: Path, content: bytes, mode: int = _SHARED) -> None:
     """Write a file so that a crash leaves either the old one or the new one, never a part.
 
+    A link in its place is replaced: in a folder from elsewhere it may lead to any file.
+
     Args:
         path: the file.
         content: what it will hold.
         mode: who may read and write it, less the umask; 0o600 for secrets.
     """
-    path = path.resolve() if path.is_symlink() else path  # the link stays what it is
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     if path.exists() and not (path.is_file() or path.is_dir()):  # nor is a device replaced
         raise RunFolderError(f"{path} is a device, not a file", "name an ordinary file")
@@ -235,7 +236,7 @@ def append_line(path: Path, line: str, *, private: bool = False) -> None:
     mode = _PRIVATE if private else _SHARED
 
     def opener(name: str, flags: int) -> int:
-        return os.open(name, flags, mode)
+        return os.open(name, flags | os.O_NOFOLLOW, mode)
 
     with writing(path), open(path, "a", encoding="utf-8", opener=opener) as file:
         file.write(line + "\n")

@@ -32,11 +32,13 @@ _CODE = {
 def names_code(name: str) -> bool:
     """The same of a setting that may also be a path, which can have a colon in it.
 
+    An address is one whatever folders there are: "http://here" is also a path.
+
     Example:
         >>> names_code("teacher.py:load"), names_code("https://here/predict"), names_code("runs/a")
         (True, True, False)
     """
-    return is_code_name(name) and not Path(name).exists()
+    return "://" in name or (is_code_name(name) and not Path(name).exists())
 
 
 BACKBONE_LIBRARIES = ("efficientnet-lite", "timm", "torchvision", "transformers")
@@ -58,7 +60,17 @@ def is_backbone_code(name: str) -> bool:
     return is_code_name(name) and name.partition(":")[0] not in BACKBONE_LIBRARIES
 
 
-_READS = {"--backbone": is_backbone_code, "--prior": names_code}
+def is_elsewhere(name: str) -> bool:
+    """Whether a backbone is code, or of a hub or folder where anybody may have put anything.
+
+    Example:
+        >>> [is_elsewhere(name) for name in ("timm:resnet18", "transformers:a/b", "mine.py:make")]
+        [False, True, True]
+    """
+    return is_backbone_code(name) or name.startswith("transformers:")
+
+
+_READS = {"--backbone": is_elsewhere, "--prior": names_code}
 """How it is told that these flags name code; of all others a colon does."""
 
 
@@ -79,8 +91,11 @@ def refuse_code(
         if is_code(name) and name != _at(typed, place):
             shown = re.sub(r"^fleet_app\.own_(\w+):", r"\1.py:", name)  # as fleets ship it
             again = flag.format(flag=option, setting=".".join(place), name=shown)
-            what = "an address" if "://" in name else "code of your own"
-            done = "asked" if "://" in name else "run"
+            what, done = "code of your own", "run"
+            if "://" in name:
+                what, done = "an address", "asked"
+            elif option == "--backbone" and not is_backbone_code(name):
+                what, done = "a repository or folder", "looked at"
             raise RunFolderError(
                 f"{folder} names {what} ({shown}), which is not {done} unless you say so",
                 f"name it again: {again}",

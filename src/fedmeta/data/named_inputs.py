@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fedmeta.core.errors import DataError
+from fedmeta.core.input_files import check_input
 from fedmeta.data.given_inputs import differ, named
 from fedmeta.data.pool import Array, as_array, normalised_inputs
 
@@ -61,6 +62,8 @@ class InputPart:
             return rows.reshape(len(rows), -1)
         longest, inner = self.shape[0], self.shape[1:]
         each = _sequences(values, lengths, self.name)
+        given = sum(steps.nbytes for steps in each)
+        check_input(f"input {self.name!r}", 4 * len(each) * self.size, given)
         rows = np.zeros((len(each), longest, *inner), np.float32)
         for row, steps in enumerate(each):
             found = _normal(steps, self.name, self.kind) if len(steps) else steps

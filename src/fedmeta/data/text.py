@@ -23,15 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from fedmeta.core.errors import DataError, MissingExtraError
+from fedmeta.core.errors import DataError
+from fedmeta.core.input_files import check_input
 from fedmeta.data.columns import Table
 from fedmeta.data.faults import Faults, counted, rows_where
 from fedmeta.data.pool import Array
 from fedmeta.data.sentences import encoder, encoder_digest
+from fedmeta.data.tokenizer import highest_id, token_ids, tokenizer_of, tokenizer_text
 
 BY_WORDS = "words"
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
-_LARGEST = 64 * 2**20  # bytes of a tokenizer's file
+_tokenizer = lru_cache(maxsize=2)(tokenizer_of)
 
 
 def words_of(text: str) -> list[str]:
@@ -115,6 +117,8 @@ class TextEncoding:
                     "install or name the same one",
                 )
             return encoder(self.embedding).embeddings(texts)
+        whole = sum(map(len, texts))
+        check_input(f"{len(texts)} texts", 4 * len(texts) * self.length, whole)
         found = np.zeros((len(texts), self.length), np.float32)
         for row, numbers in enumerate(self.numbers(texts)):
             found[row, : len(numbers)] = numbers[: self.length]
@@ -124,8 +128,8 @@ class TextEncoding:
         """The tokens of every text, all of them."""
         if not self.tokenizer:
             return [word_numbers(text, self.vocabulary) for text in texts]
-        found = _tokenizer(self.tokenizer).encode_batch(list(texts), add_special_tokens=False)
-        return [[1 + number for number in each.ids] for each in found]
+        found = token_ids(_tokenizer(self.tokenizer), texts)
+        return [[1 + number for number in each] for each in found]
 
 
 def text_encoding(
@@ -144,41 +148,14 @@ def text_encoding(
         return TextEncoding(column, embedding=embedding, digest=encoder_digest(embedding))
     if tokenizer == BY_WORDS:
         return TextEncoding(column, length, vocabulary)
-    path = Path(tokenizer).expanduser()
     try:
-        if path.stat().st_size > _LARGEST:
-            raise DataError(f"{path} is larger than a tokenizer is", "check the path")
-        content = path.read_text(encoding="utf-8")
+        content = tokenizer_text(Path(tokenizer).expanduser())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"there is no tokenizer {tokenizer!r} that can be read ({error})",
             'give "words" or the path of a tokenizer.json',
         ) from None
-    return TextEncoding(column, length, 1 + _size(content), tokenizer=content)
-
-
-def _size(content: str) -> int:
-    """How many ids a tokenizer has; added tokens may lie beyond its vocabulary."""
-    known = _tokenizer(content).get_vocab(with_added_tokens=True)
-    return 1 + max(known.values(), default=0)
-
-
-@lru_cache(maxsize=2)
-def _tokenizer(content: str) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise MissingExtraError("tokenizers, which reads tokenizer files,", "text") from None
-    try:
-        found = Tokenizer.from_str(content)
-    except Exception as error:  # of a damaged file it raises what it likes
-        first = next(iter(str(error).splitlines()), "")
-        raise DataError(
-            f"the tokenizer cannot be read ({first})", "give a tokenizer.json of tokenizers"
-        ) from None
-    found.no_padding()
-    found.no_truncation()
-    return found
+    return TextEncoding(column, length, 2 + highest_id(_tokenizer(content)), tokenizer=content)
 
 
 def encoded_texts(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Literal
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedmeta.core.errors import ModelError
+from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.models.backbone_sources import open_backbone
 from fedmeta.models.preprocessing import Preprocessing
 
@@ -73,6 +74,7 @@ def with_head(
     size: int | None = None,
     weights: str | None = None,
     empty: bool = False,
+    most: int | None = None,
 ) -> nn.Module:
     """A backbone by name, frozen, and a head to be trained.
 
@@ -86,7 +88,10 @@ def with_head(
         size: of the images that the backbone sees; None: as it was trained.
         weights: a file with those of the backbone; None: the library's.
         empty: the backbone's weights do not matter.
+        most: parameters that it may have; None: any.
     """
+    if most is not None:
+        _check_size(name, shape, size, most)
     body, features = frozen_body(name, tuple(shape), size, weights, empty)
     layers: list[nn.Module] = []
     if kind in ("mlp", "prototype"):
@@ -95,6 +100,19 @@ def with_head(
             features = width
     layers.append(Cosine(features, outputs) if kind == "cosine" else nn.Linear(features, outputs))
     return nn.Sequential(OrderedDict(body=body, head=nn.Sequential(*layers)))
+
+
+def _check_size(name: str, shape: Sequence[int], size: int | None, most: int) -> None:
+    """Refuse a backbone that is too large, from its shapes alone.
+
+    Some libraries look at numbers while they build a network; these are built to see.
+    """
+    with suppress(RuntimeError, TypeError, SettingError), torch.device("meta"):
+        module = open_backbone(name, shape, size, None, empty=True).module
+        if (count := sum(each.numel() for each in module.parameters())) > most:
+            raise ModelError(
+                f"backbone {name} has {count} parameters, more than {most}", "use the right file"
+            )
 
 
 @lru_cache(maxsize=2)  # repeats and their defaults ask for the same again and again

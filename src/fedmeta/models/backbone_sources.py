@@ -151,18 +151,21 @@ def _torchvision(asked: Asked) -> Opened:
 
 def _transformers(asked: Asked) -> Opened:
     library = _imported("transformers", "transformers")
-    config = library.AutoConfig.from_pretrained(asked.name)
-    # Safetensors alone, and no code that comes with a model.
+    # Safetensors alone, and no code that comes with a model: nor is anybody asked about it.
+    config = library.AutoConfig.from_pretrained(asked.name, trust_remote_code=False)
     if asked.pretrained:
-        model = library.AutoModel.from_pretrained(asked.name, use_safetensors=True)
+        model = library.AutoModel.from_pretrained(
+            asked.name, use_safetensors=True, trust_remote_code=False
+        )
     else:
-        model = library.AutoModel.from_config(config)
+        model = library.AutoModel.from_config(config, trust_remote_code=False)
     if getattr(model, "main_input_name", "pixel_values") != "pixel_values":
         raise ModelError(
             f"transformers:{asked.name} takes {model.main_input_name}, not images",
             "give it as a function of your own, file.py:function",
         )
-    about = library.AutoImageProcessor.from_pretrained(asked.name).to_dict()
+    processor = library.AutoImageProcessor.from_pretrained(asked.name, trust_remote_code=False)
+    about = processor.to_dict()
     sizes = about.get("crop_size") if about.get("do_center_crop") else about.get("size")
     size = asked.size or _side(sizes) or int(getattr(config, "image_size", 224))
     shorter = _side(about.get("size")) or size

@@ -255,9 +255,10 @@ class MetaModel:
             )
             shape = tuple(facts["input_shape"])
             theta = _part(tensors, "theta")
-            model = network_of(file, facts, network, shape, task, tree.size(theta))
-            chosen = loss if loss is not None else loss_of(file, facts, task)
             constants, scaling = _part(tensors, "constants"), _part(tensors, "scaling")
+            most = tree.size(theta) + tree.size(constants)
+            model = network_of(file, facts, network, shape, task, most)
+            chosen = loss if loss is not None else loss_of(file, facts, task)
             check_same_tensors(model.theta, theta, str(file))
             if not tree.is_finite(theta):
                 raise RunFolderError(f"{file} has NaN or infinite parameters", RESTORE)

@@ -14,7 +14,7 @@ from fedmeta.core.errors import RunFolderError, SettingError
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.plain_values import parse_json
 from fedmeta.core.tree import Tree
-from fedmeta.core.user_code import is_code_name
+from fedmeta.core.user_code import is_backbone_code, is_code_name
 from fedmeta.data.federation import Task
 from fedmeta.data.named_inputs import InputParts
 from fedmeta.models.functional import FunctionalModel, functionalise, initialised
@@ -70,7 +70,7 @@ def network_of(
 ) -> FunctionalModel:
     """The network: the one that is given, or a built-in one that the file names.
 
-    The latter has at most as many parameters as are there (`most`), however wide the file says.
+    The latter has at most as many parameters as the file has numbers (`most`), whatever it says.
     """
     parts = InputParts.from_facts(facts["inputs"]) if facts.get("inputs") else None
     if isinstance(network, nn.Module):
@@ -80,8 +80,10 @@ def network_of(
         own = stored.get("class") or ModelSettings(**stored).own_code
         if own is not None:
             flag = "--backbone" if stored.get("backbone") else "--model"
+            code = flag == "--model" or is_backbone_code(own)
+            what = "a network of your own" if code else "what a hub or a folder has"
             raise RunFolderError(
-                f"{file} was trained with a network of your own ({own})",
+                f"{file} was trained with {what} ({own})",
                 f"name that network again: {flag} on the command line, network= in Python",
             )
         named = _without_files(ModelSettings(**stored))

@@ -32,6 +32,7 @@ from fedmeta.core.user_code import (
     explained,
     is_backbone_code,
     is_code_name,
+    is_elsewhere,
     load_object,
 )
 from fedmeta.data.named_inputs import InputParts
@@ -142,9 +143,9 @@ class ModelSettings:
 
     @property
     def own_code(self) -> str | None:
-        """The code that it names, "file.py:function"; None: all of it is built in."""
+        """What has to be typed: "file.py:function" or "transformers:NAME"; None: no such thing."""
         if self.backbone is not None:
-            return self.backbone if is_backbone_code(self.backbone) else None
+            return self.backbone if is_elsewhere(self.backbone) else None
         return self.name if is_code_name(self.name) else None
 
 
@@ -204,7 +205,7 @@ def build(
         shape: of one sample, channels first.
         outputs: numbers per sample.
         seed: of the initial weights; torch's own generator is left as it was.
-        most: parameters that it may train; None: as many as fit into memory.
+        most: parameters that it may have; None: as many as fit into memory.
         parts: what a sample consists of, where it has several inputs: then a function of your own
             gets a mapping of their names to shapes, or the shape of the only one.
         empty: the weights of a backbone do not matter, they will be put in.
@@ -217,7 +218,7 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if settings.backbone is not None:
-            return _on_backbone(settings, settings.backbone, shape, outputs, empty)
+            return _on_backbone(settings, settings.backbone, shape, outputs, most, empty)
         if is_code_name(settings.name):
             given: Any = tuple(shape) if parts is None else parts.shapes
             given = given if parts is None or len(given) > 1 else next(iter(given.values()))
@@ -252,7 +253,12 @@ def build(
 
 
 def _on_backbone(
-    settings: ModelSettings, backbone: str, shape: Sequence[int], outputs: int, empty: bool
+    settings: ModelSettings,
+    backbone: str,
+    shape: Sequence[int],
+    outputs: int,
+    most: int | None,
+    empty: bool,
 ) -> nn.Module:
     return with_head(
         backbone,
@@ -264,6 +270,7 @@ def _on_backbone(
         size=settings.image_size,
         weights=settings.backbone_weights,
         empty=empty,
+        most=most,
     )
 
 

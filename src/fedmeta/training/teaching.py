@@ -96,7 +96,7 @@ def _answers(
     """All answers; what the folder keeps is not asked for again."""
     file = None if folder is None else folder / FILE
     about = hashlib.sha256(np.ascontiguousarray(raw).tobytes()).hexdigest()
-    known = _kept(file, about, len(classes))
+    known = _kept(file, about, len(raw), len(classes))
     if len(known) == len(raw):
         return known
     named = settings.teacher or settings.model
@@ -114,11 +114,12 @@ def _next_batch(teacher: Teacher, raw: Array, classes: tuple[str, ...]) -> Tenso
     return ask(teacher, np.ascontiguousarray(raw[: teacher.batch], np.float32), classes)
 
 
-def _kept(file: Path | None, about: str, classes: int) -> Tensor:
+def _kept(file: Path | None, about: str, most: int, classes: int) -> Tensor:
     """The answers that a folder has, if they are to these samples."""
     if file is None or not file.is_file():
         return torch.zeros(0, classes)
     tensors, facts = read_tensors(file, "answers of the teacher")
     found = tensors.get("answers", torch.zeros(0))
     fits = facts.get("inputs") == about and found.ndim == 2 and found.shape[1] == classes
+    fits = fits and len(found) <= most and found.dtype == torch.float32
     return found if fits and bool(found.isfinite().all()) else torch.zeros(0, classes)
