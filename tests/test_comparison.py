@@ -143,6 +143,18 @@ def test_a_fair_comparison_of_enough_seeds_needs_no_note(tmp_path: Path) -> None
     assert "<td>automatic</td>" in shown
 
 
+def test_all_may_take_automatic_steps_in_python(tmp_path: Path) -> None:
+    asked = [ADMMFedMeta(), FedAvg(), Reptile(step_size=0.2)]
+    found = compare(settings(), asked, [0], folder=tmp_path, progress=False, steps="automatic")
+    assert [row["steps"] for row in found["rows"]] == ["automatic", "automatic", "given"]
+    kept = RunFolder(tmp_path / "runs/fedavg-seed0").settings()["settings"]["algorithm"]
+    assert kept["inner"]["scope"] == "head"
+    with pytest.raises(SettingError, match="automatic"):
+        compare(settings(), asked, [0], folder=tmp_path / "b", steps="auto")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="inner is 'auto'"):
+        FedAvg(inner="auto")  # type: ignore[arg-type]
+
+
 def test_the_automatic_step_is_longer_where_values_are_predicted(tmp_path: Path) -> None:
     """As for the default: all that say "auto" take the same one."""
     both = [Contestant("admm", ADMMFedMeta()), Contestant("avg", FedAvg(server="auto"))]

@@ -144,6 +144,81 @@ TABLES = {
     "values as labels": Table(
         written(changed(3, lambda i, _cell: str(1e6 + i / 10))), {"task": "regression"}
     ),
+    "thousands apart": Table(
+        written(changed(0, lambda i, _cell: f'"{1000 + 37 * i:,}"' if i % 2 else "999")),
+    ),
+    "thousands and decimal commas": Table(
+        written(changed(0, lambda i, _cell: ["0,5", "1.037", "12.345,25"][i % 3]), mark=";")
+        .replace(b"0.", b"0,")
+        .replace(b"1.0;", b"1,0;"),
+        {"decimal": ","},
+    ),
+    "percent": Table(written(changed(0, lambda i, _cell: f"{i * 7 % 60} %"))),
+    "money": Table(written(changed(0, lambda i, _cell: f"${i * 997 % 5000:,}.50"), mark=";")),
+    "minus signs of typesetters": Table(written(rows()).replace(b"-", "\u2212".encode())),
+    "a unit in every cell": Table(
+        written(changed(0, lambda i, _cell: f"{i} mm")),
+        features=("b",),
+        note="'a': numbers with a unit",
+    ),
+    "gaps as programs write them": Table(
+        written(changed(0, lambda i, cell: ["None", "#DIV/0!", "n.a.", "--", "<NA>", cell][i % 6])),
+        {"missing": "mean"},
+        note="values missing in 50 rows",
+    ),
+    "delimiters after the last value": Table(written([[*row, ""] for row in rows()])),
+    "a nameless column at the end": Table(
+        written(rows(), [*HEADER, ""]), note="'': without any value"
+    ),
+    "rows of delimiters alone": Table(written(rows(), mark=";", end="\r\n") + b";;;\r\n" * 5),
+    "the delimiter in the first line": Table(b"sep=;\r\n" + written(rows(), mark=";")),
+    "a spreadsheet's Unicode text": Table(written(rows(), mark="\t").decode().encode("utf-16")),
+    "classes and nodes that look alike": Table(
+        written(
+            [
+                [
+                    *row[:2],
+                    f"{row[2][1:]}{'.0' * (i % 2)}",
+                    row[3].upper() if i % 7 == 0 else row[3],
+                ]
+                for i, row in enumerate(rows())
+            ]
+        ),
+        note="has '0', '0.0' as different nodes",
+    ),
+    "a missing label in a word": Table(
+        written(changed(3, lambda i, cell: "N/A" if i % 9 == 4 else cell)),
+        note="'N/A' among its classes",
+    ),
+    "a title above the header": Table(
+        b"Export of machines\n2024-01-01\n" + written(rows()),
+        words=("line 1 ('Export of machines') is no header", "line 3 ('a', 'b', 'device', "),
+    ),
+    "a title with delimiters": Table(
+        b"Export of machines,,,\n,,,\n" + written(rows()),
+        words=("line 3", "delete the lines above"),
+    ),
+    "comments above the header": Table(
+        b"# logger 7\n# 12 kHz\n" + written(rows()), words=("'# logger 7'", "line 3")
+    ),
+    "columns set by blanks": Table(
+        written(rows(), mark="   "), words=("one column alone", "--delimiter")
+    ),
+    "bytes of a spreadsheet": Table(
+        b"PK\x03\x04" + bytes(range(256)), words=("not a CSV text", "in a spreadsheet")
+    ),
+    "zero bytes": Table(written(rows()).replace(b"cold", b"co\0ld"), words=("NUL bytes",)),
+    "numbers that are too large": Table(
+        written(changed(0, lambda _i, _cell: "9" * 320)), words=("60 values infinite or too large",)
+    ),
+    "infinite values": Table(
+        written(changed(0, lambda i, cell: "-Infinity" if i == 7 else cell)),
+        words=("1 value infinite or too large (line 9)",),
+    ),
+    "numbers and a word": Table(
+        written(changed(0, lambda i, cell: "high" if i % 20 == 0 else cell)),
+        words=("3 values not a number ('high') (line 2, line 22, line 42)",),
+    ),
     "one class": Table(
         written(changed(3, lambda _i, _cell: "same")), words=("of one class", "label column")
     ),

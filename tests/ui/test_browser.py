@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from fedmeta.models.meta_model import MetaModel
 from ui.browsing import CHROMIUM, chromium, serving, visiting
+from ui.conftest import make_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -155,6 +156,7 @@ def press_to(page: Page, name: str) -> None:
 def whole(page: Page, width: int) -> None:
     """Nothing is wider than the screen, but for what scrolls in a box of its own."""
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert cut_texts(page) == []
     cut = page.evaluate(
         """(width) => [...document.querySelectorAll("table, figure, form, header")]
         .filter((e) => e.offsetParent && !e.closest(".scroll"))
@@ -206,6 +208,40 @@ def test_a_run_is_named_and_deleted(browser: Browser, runs: Path, tmp_path: Path
         page.get_by_role("button", name="Delete for good").click()
         expect(page.get_by_text("There are no runs here yet")).to_be_visible()
         assert not (tmp_path / "runs/one").exists()
+
+
+def test_values_are_in_the_unit_of_their_label_and_no_text_is_cut(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{['a', 'b'][i % 2]},p{i // 12},{1e6 * (i % 7 + i // 12)}" for i in range(96)]
+    Path("pumps.csv").write_text("\n".join(["load,mode,pump,litres", *rows]) + "\n")
+    table = {"name": "pumps.csv", "label": "litres", "node": "pump", "task": "regression"}
+    make_run("runs/pumps", table)
+    with serving(tmp_path / "runs") as address, visiting(browser, address) as page:
+        page.goto("/run/pumps")
+        expect(page.locator("#reached svg text").first).to_be_visible()
+        assert cut_texts(page) == []
+        page.goto("/adapt/pumps")
+        page.get_by_role("button", name="Adapt").click()
+        expect(page.locator("#position")).to_have_text("after step 5 of 5")
+        expect(page.locator("#before")).to_contain_text("litres²")
+        expect(page.locator("#function svg text").last).to_be_visible()
+        assert cut_texts(page) == []
+        page.goto("/own/pumps")
+        expect(page.locator(".lede")).to_contain_text("columns load, mode, and litres if")
+
+
+def cut_texts(page: Page) -> list[str]:
+    """Texts of pictures that reach beyond them."""
+    found: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll("svg text")].filter((text) => {
+          const [a, b] = [text, text.ownerSVGElement].map((e) => e.getBoundingClientRect());
+          return a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1
+            || a.bottom > b.bottom + 1;
+        }).map((text) => text.textContent)"""
+    )
+    return found
 
 
 def test_methods_of_a_comparison_have_curves(page: Page) -> None:

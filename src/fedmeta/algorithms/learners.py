@@ -50,6 +50,8 @@ class StepLearner(Algorithm):
         fits = isinstance(self.server, PlatformOptimizer | str)
         require(fits, "server", self.server, 'a name, such as "adam", or a PlatformOptimizer')
         object.__setattr__(self, "server", PlatformOptimizer.of(self.server))
+        fits = isinstance(self.inner, Adaptation)
+        require(fits, "inner", self.inner, "an Adaptation, such as Adaptation(step_size=0.1)")
 
     @property
     def optimizer(self) -> PlatformOptimizer:
@@ -163,8 +165,6 @@ class MetaLearner(StepLearner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fits = isinstance(self.inner, Adaptation)
-        require(fits, "inner", self.inner, "an Adaptation, such as Adaptation(step_size=0.1)")
         MetaGradient(self.inner, self.curvature, self.difference, self.resplit)  # checks them
 
     @property

@@ -10,7 +10,7 @@ note says so; whoever wants it names all features. The rules, in this order:
 - id: texts or whole numbers under a name that ends in id, uuid, serial, …, or is device, user, …;
 - date: for an ordered split there is `time`; also seconds since 1970, or
   thousandths of them and so on, under a name such as time, ts or date;
-- texts: more different ones than `max_categories`.
+- texts: more different ones than `max_categories`; of these, unit: numbers with one behind them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Literal
 import numpy as np
 
 from fedmeta.data.columns import Column
+from fedmeta.data.numerals import have_unit
 
-Reason = Literal["empty", "index", "id", "date", "texts", "other"]
+Reason = Literal["empty", "index", "id", "date", "unit", "texts", "other"]
 
 _LEAST_ROWS = 20
 _ID = re.compile(r"(.*[^a-z])?(id|ids|uuid|guid|idx|index|serial|imei|serial[^a-z]?(no|nr|number))")
@@ -70,7 +71,7 @@ def why_no_feature(column: Column, max_categories: int) -> Reason | None:
     if is_clock(column):
         return "date"
     if column.kind == "text" and len(column.texts) > max_categories:
-        return "texts"
+        return "unit" if have_unit(column.texts) else "texts"
     return None
 
 
@@ -104,9 +105,9 @@ def is_index(column: Column) -> bool:
     values = column.numbers
     if column.kind == "number" and _INDEX.fullmatch(column.name.strip().lower()):
         return True
-    if column.kind != "number" or len(values) < _LEAST_ROWS or values[1] - values[0] != 1:
+    if column.kind != "number" or len(values) < _LEAST_ROWS or values[1] != values[0] + 1:
         return False
-    return bool((np.diff(values) == 1).all()) and is_whole(values[:1])
+    return bool((values[1:] == values[:-1] + 1).all()) and is_whole(values[:1])
 
 
 def differs_in_every_row(column: Column) -> bool:
@@ -159,6 +160,7 @@ WORDS: dict[Reason, str] = {
     "index": "an index of the rows",
     "id": "an id by its name",
     "date": "dates (for an ordered split name it as time)",
+    "unit": "numbers with a unit (without it they would be a feature)",
     "texts": "too many different texts for categories",
     "other": "lists or objects",
 }

@@ -1,9 +1,9 @@
 """The columns of a table, whatever it came from: numbers, or texts as places in a list of them.
 
-What a column holds is decided by all of its values: `number` (blanks around them do not count),
-`boolean` (true and false in any case), `date` (ISO, day.month.year, or with slashes), `text`, or
-`mixed`: mostly numbers, which is a fault and not a category. A value is missing where a cell is
-blank or says one of `GAPS`.
+What a column holds is decided by all of its values: `number` (blanks around them do not count,
+see `fedmeta.data.numerals`), `boolean` (true and false in any case), `date` (ISO, day.month.year,
+or with slashes), `text`, or `mixed`: mostly numbers, which is a fault and not a category. A value
+is missing where a cell is blank or says one of `GAPS`, and among numbers where it says none.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedmeta.data.numerals import numbers_in
 from fedmeta.data.pool import Array
 
 Kind = Literal["number", "boolean", "text", "date", "mixed", "empty", "other"]
 
-GAPS = ("", "na", "n/a", "#n/a", "nan", "null", "?", "-")
+GAPS = (
+    *("", "na", "n/a", "n.a.", "nan", "-nan", "<na>", "null", "?", "-", "--"),
+    *("#n/a", "#na", "#div/0!", "#value!", "#ref!", "#num!"),
+)
 """What a missing value is written as, in any case; labels and nodes are missing where blank."""
 
 _DATE = re.compile(
@@ -125,11 +129,10 @@ def from_texts(
         return Column(name, "text", texts=kept, codes=coded)
     if not kept:
         return Column(name, "empty", np.full(len(codes), np.nan))
-    values = np.array([_number(text, decimal) for text in kept] + [np.nan])
-    good = ~np.isnan(values[:-1])
-    if good.all():
+    values = np.append(numbers_in(kept, decimal), np.nan)
+    good, words = ~np.isnan(values[:-1]), [text.lower() for text in kept]
+    if all(each or word == "none" for each, word in zip(good, words, strict=True)) and good.any():
         return Column(name, "number", values[coded])
-    words = [text.lower() for text in kept]
     if {*words} <= {"true", "false"}:
         truth = np.array([*(float(word == "true") for word in words), np.nan])
         return Column(name, "boolean", truth[coded])
@@ -137,16 +140,6 @@ def from_texts(
         return Column(name, "date", np.array([*_seconds(kept), np.nan])[coded])
     kind: Kind = "mixed" if 2 * good.sum() >= len(kept) else "text"
     return Column(name, kind, values[coded] if kind == "mixed" else np.empty(0), kept, coded)
-
-
-def _number(text: str, decimal: str) -> float:
-    """NaN where it is none."""
-    if decimal == "," and "." not in text:
-        text = text.replace(",", ".")
-    try:
-        return np.nan if "_" in text else float(text)
-    except ValueError:
-        return np.nan
 
 
 def _seconds(texts: Sequence[str]) -> list[float]:

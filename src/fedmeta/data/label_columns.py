@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedmeta.data.column_roles import is_whole
-from fedmeta.data.columns import Column, Table
+from fedmeta.data.columns import GAPS, Column, Table
 from fedmeta.data.encoding import Missing
 from fedmeta.data.faults import Faults, counted, rows_where, such_as
 from fedmeta.data.pool import Array
 
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
+_MOST_ALIKE = 3  # groups of texts that are told of
 _MANY_CLASSES = 30  # different numbers as labels that look like values
 
 
@@ -97,6 +98,35 @@ def like_values(column: Column) -> str | None:
         f"label {column.name!r} has {count} different numbers, each a class: for values use "
         "--task regression"
     )
+
+
+def look_alike(column: Column, what: str) -> list[str]:
+    """What to say of texts that look like one another, or like a missing value.
+
+    Args:
+        column: labels or nodes as they are written.
+        what: the texts are.
+
+    Example:
+        >>> column = Column("state", "text", texts=("ok", "OK", "N/A"), codes=np.array([0, 1, 2]))
+        >>> for each in look_alike(column, "classes"):
+        ...     print(each)
+        column 'state' has 'OK', 'ok' as different classes: are they the same?
+        column 'state' has 'N/A' among its classes: where a value is missing leave the cell blank
+    """
+    same: dict[str, list[str]] = {}
+    for text in sorted(column.texts):
+        plain = text.partition(".")[0] if _WHOLE.fullmatch(text) else text.casefold()
+        same.setdefault(plain, []).append(text)
+    name, groups = repr(column.name), [texts for texts in same.values() if len(texts) > 1]
+    told = [
+        f"column {name} has {such_as(texts)} as different {what}: are they the same?"
+        for texts in groups[:_MOST_ALIKE]
+    ]
+    if gaps := [text for text in column.texts if text.lower() in GAPS]:
+        remedy = "where a value is missing leave the cell blank"
+        told.append(f"column {name} has {such_as(gaps)} among its {what}: {remedy}")
+    return told
 
 
 def times_of(table: Table, name: str | None, faults: Faults) -> Array | None:

@@ -122,7 +122,8 @@ def read_own(
         return read_table(path, task, label, node, features, table, encoding)
     if path.suffix.lower() != ".npz":
         kinds = ", ".join([".npz", *TABLES[:-1]])
-        raise DataError(f"{path} is of a kind that is not read", f"give {kinds} or {TABLES[-1]}")
+        remedy = f"give {kinds} or {TABLES[-1]}; a spreadsheet saves one as 'CSV UTF-8'"
+        raise DataError(f"{path} is of a kind that is not read", remedy)
     if table.drop or table.time or table.text:
         raise SettingError(
             f"drop, time or text is set but {path} has no columns", "leave these settings out"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from fedmeta.algorithms import FedAvg
 from fedmeta.algorithms.algorithm import Algorithm, takes_prior
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
-from fedmeta.core.errors import RunFolderError, SettingError, require
+from fedmeta.core.errors import RunFolderError, SettingError, require, require_choice
 from fedmeta.core.objective import Adaptation
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.serialization import serialize
@@ -23,11 +23,10 @@ from fedmeta.evaluation.intervals import FEWEST, interval
 from fedmeta.evaluation.metrics import OwnMetric, own_name
 from fedmeta.priors import PriorSettings
 from fedmeta.studies.comparison import Comparison
-from fedmeta.studies.fair_steps import steps_found
-from fedmeta.training.callbacks import Callback
+from fedmeta.studies.fair_steps import steps_found, with_automatic_steps
 from fedmeta.training.ending import gradient_evaluations
 from fedmeta.training.many import train_many
-from fedmeta.training.progress import watched
+from fedmeta.training.progress import Progress, bars
 from fedmeta.training.start import scaling_of
 from fedmeta.training.train import RunRequest, train_run
 
@@ -65,8 +64,9 @@ def compare(
     seeds: Sequence[int] = range(3),
     equal: Equal = "rounds",
     folder: Path | str = "runs/comparison",
-    progress: Callable[[str], Sequence[Callback]] = watched,
+    progress: Progress = None,
     *,
+    steps: Literal["own", "automatic"] = "own",
     resume: bool = False,
     metric: OwnMetric | None = None,
 ) -> Comparison:
@@ -90,15 +90,22 @@ def compare(
         equal: "rounds", or "gradients": others run as many rounds as cost the same number of
             gradient evaluations as the first.
         folder: where runs and comparison.json go.
-        progress: given what is trained, the callbacks of that run (or of all seeds at once); a
-            bar where a person watches, if nothing is said.
+        progress: whether to show a bar; None: where a person watches. Or a function: given what is
+            trained, the callbacks of that run (or of all seeds at once).
+        steps: "automatic" gives algorithms whose steps nobody has chosen those of the default.
         resume: go on with the comparison in the folder: runs that have ended are kept.
         metric: of your own: a function (labels, outputs) → number of one node; more is better.
     """
     folder = Path(folder)
+    require_choice("steps", steps, ("own", "automatic"))
     contestants = [
         each if isinstance(each, Contestant) else Contestant(each.name, each) for each in algorithms
     ]
+    if steps == "automatic":
+        contestants = [
+            replace(each, algorithm=with_automatic_steps(each.algorithm, each.own_settings))
+            for each in contestants
+        ]
     labels = [contestant.label for contestant in contestants]
     require(len(seeds) > 0, "seeds", len(seeds), "at least one")
     if len(set(labels)) < len(labels) or not labels:
@@ -136,7 +143,7 @@ def compare(
             own = () if metric is None else (metric,)
             requests.append(RunRequest(one, federation, None, place, origin, metrics=own))
         title = f"{contestant.label} × {len(requests)} seeds"
-        train_many(requests, progress(title), resume=resume)
+        train_many(requests, bars(progress)(title), resume=resume)
         for request in requests:
             assert request.folder is not None
             summary = RunFolder.open(request.folder).summary()

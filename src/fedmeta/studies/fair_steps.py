@@ -11,11 +11,12 @@ two do. So a comparison says of every contestant which it is:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal
 
 from fedmeta.algorithms.algorithm import Algorithm
-from fedmeta.core.objective import Adaptation
+from fedmeta.algorithms.platform_optimizer import AUTOMATIC
+from fedmeta.core.objective import RECOMMENDED, Adaptation
 
 StepsFound = Literal["automatic", "given", "default"]
 
@@ -58,6 +59,21 @@ def automatic_steps(algorithm: Algorithm, own: Collection[str] = ()) -> dict[str
         return {}
     plain = "inner" not in own and algorithm.inner == takes.get("inner") == Adaptation()
     return {"server": "auto", **({"inner": "auto"} if plain else {})}
+
+
+def with_automatic_steps(algorithm: Algorithm, own: Collection[str] = ()) -> Algorithm:
+    """An algorithm with the automatic steps of the default, where it takes them.
+
+    Example:
+        >>> from fedmeta.algorithms import FedAvg
+        >>> made = with_automatic_steps(FedAvg())
+        >>> made.server == AUTOMATIC, made.inner is RECOMMENDED
+        (True, True)
+    """
+    made = {"server": AUTOMATIC, "inner": RECOMMENDED}
+    takes = {name: made[name] for name in automatic_steps(algorithm, own)}
+    changed: Algorithm = replace(algorithm, **takes) if takes else algorithm  # type: ignore[type-var]
+    return changed
 
 
 def unfair_note(found: Mapping[str, str]) -> str | None:

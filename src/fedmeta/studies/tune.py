@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from fedmeta.evaluation.intervals import FEWEST, interval
 from fedmeta.evaluation.metrics import OwnMetric, own_name
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.studies.search import Point, Trial, search
-from fedmeta.training.callbacks import Callback
 from fedmeta.training.many import train_many
-from fedmeta.training.progress import watched
+from fedmeta.training.progress import Progress, bars
 from fedmeta.training.run import Run, runs_of
 from fedmeta.training.train import RunRequest
 
@@ -80,7 +79,7 @@ def tune(
     table: RunSpec | Mapping[str, Any],
     points: Sequence[Point],
     seeds: Sequence[int] = range(3),
-    progress: Callable[[str], Sequence[Callback]] = watched,
+    progress: Progress = None,
     folder: Path | None = None,
     earlier: Federation | None = None,
     *,
@@ -103,8 +102,8 @@ def tune(
         points: hyper-parameters to try, as dotted keys of the algorithm's own table; those that
             begin with "prior." are of the table [prior].
         seeds: one repeat each: of the held-out fifth and of the initial weights.
-        progress: given a label, the callbacks of the runs of a point; a bar where a person watches,
-            if nothing is said.
+        progress: whether to show a bar; None: where a person watches. Or a function: given a
+            label, the callbacks of the runs of a point.
         folder: where every trial is kept as a run; None keeps none.
         earlier: the federation of the prior model. Its source nodes then judge too, the targets of
             neither task do, and the best point has the best mean of both metrics.
@@ -141,7 +140,7 @@ def tune(
             )
             for seed in seeds
         ]
-        runs = runs_of(train_many(requests, progress(_label(point)), resume=resume))
+        runs = runs_of(train_many(requests, bars(progress)(_label(point)), resume=resume))
         return _trial(point, runs, len(seeds), earlier, metric or spec.training.metric)
 
     trials = search(points, judge)

@@ -10,13 +10,16 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from fedmeta.config.training import loss_of
 from fedmeta.core.run_folder import Record
 from fedmeta.training.callbacks import Callback
+
+Progress = bool | Callable[[str], Sequence[Callback]] | None
+"""Whether to show a bar (None: where a person watches), or what gives callbacks for a label."""
 
 SETTING = "FEDMETA_PROGRESS"
 _EVERY = 0.1  # seconds between two pictures
@@ -48,6 +51,13 @@ def asked(label: str, progress: bool | None) -> list[Callback]:
     if not progress:
         return []
     return [NotebookBar(label) if _in_notebook() else TerminalBar(label)]
+
+
+def bars(progress: Progress) -> Callable[[str], Sequence[Callback]]:
+    """For many trainings: what is called with the label of each, and gives its callbacks."""
+    if callable(progress):
+        return progress
+    return lambda label: asked(label, progress)
 
 
 def status(record: Record) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmeta.core.errors import DataError
 from fedmeta.core.run_folder import RunFolder
+from fedmeta.data.encoding import model_encoding
 from fedmeta.data.federation import Federation, Positions
 from fedmeta.evaluation.evaluate import metric_name
 from fedmeta.fleet.message import model_bytes
@@ -122,7 +123,6 @@ class OpenModels:
         return {
             **_about(model),
             "images": len(model.input_shape) == 3 and model.input_shape[0] in (1, 3),
-            "features": list(model.about.get("features") or ()),
             "numbers": math.prod(model.input_shape),
         }
 
@@ -156,11 +156,15 @@ def _steps(asked: Mapping[str, Any]) -> int:
 
 
 def _about(model: MetaModel) -> dict[str, Any]:
+    encoding = model_encoding(model.about)
+    label = None if encoding is None else encoding.label
     return {
         "kind": model.task.kind,
         "classes": list(model.task.class_names),
         "metric": metric_name(model.task),
-        "unit": fmt.unit(metric_name(model.task), model.about.get("label")),
+        "unit": fmt.unit(metric_name(model.task), label),
+        "label": label or "label",
+        "columns": [] if encoding is None else list(encoding.names),
         "trained_steps": model.adaptation.steps,
         "shape": list(model.input_shape),
     }

@@ -8,6 +8,7 @@ read before pyarrow would be imported, and what is wrong with a file is found wi
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -22,10 +23,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import numpy as np
+
 from fedmeta.core.errors import DataError
 from fedmeta.core.input_files import open_regular
 from fedmeta.data.columns import GAPS, Column, Table, distinct, from_arrow, from_texts
 from fedmeta.data.faults import counted, such_as
+from fedmeta.data.numerals import decimal_mark, numbers_in
 from fedmeta.data.readers.budget import check_unpacked, check_width
 
 SMALL = 256 * 1024
@@ -33,8 +37,8 @@ SMALL = 256 * 1024
 
 _HEAD = 64 * 1024  # characters that delimiter and decimal mark are found from
 _MARKS = ",;\t|"
-_COMMA_NUMBER = re.compile(r"\s*[+-]?\d+,\d+\s*")
-_POINT_NUMBER = re.compile(r"\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*")
+_TOLD = re.compile(r"sep=(.)\r?\n?")  # how a spreadsheet is told what is between values
+_HEADER_WITHIN = 20  # lines, where others are above it
 
 
 class Dialect(NamedTuple):
@@ -62,32 +66,40 @@ def read_csv(
         if _zipped(path):
             check_unpacked(path)
         dialect = dialect_of(path, delimiter, decimal)
-        _, header = next(records(path, dialect), (1, []))
+        line, header = next(records(path, dialect), (1, []))
         check_width(path, len(header))
         fast = path.stat().st_size > SMALL and find_spec("pyarrow") is not None
-        table = _with_arrow(path, dialect, header, written) if fast and header else None
+        table = _with_arrow(path, dialect, header, written, line - 1) if fast and header else None
         return table or _with_python(path, dialect)
-    except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a CSV text in UTF-8 ({error})", "save it as such") from None
+    except (UnicodeError, csv.Error, OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path} is not a CSV text in UTF-8 ({error})",
+            "save it as such: 'CSV UTF-8' in a spreadsheet, or iconv -t UTF-8 -f its encoding",
+        ) from None
 
 
 def dialect_of(path: Path, delimiter: str | None = None, decimal: str | None = None) -> Dialect:
     """The dialect of a file by its first lines, where it is not given."""
     with _opened(path) as file:
-        return sniffed(file.read(_HEAD), delimiter, decimal)
+        head = file.read(_HEAD)
+    if "\0" in head:
+        raise DataError(f"{path} is no text: it has NUL bytes", "save it as a CSV text in UTF-8")
+    return sniffed(head, delimiter, decimal)
 
 
 def sniffed(head: str, delimiter: str | None = None, decimal: str | None = None) -> Dialect:
     r"""The dialect of a text by its first lines, where it is not given.
 
-    The delimiter is the one that cuts most lines into as many values as the header, the most
-    values where several do. Decimals have commas where some number has one and none has a point.
+    The delimiter is the one that cuts most lines into as many values as most have, the most
+    values where several do, or what a first line says as "sep=;".
 
     Example:
         >>> sniffed("a;b;label\n1,5;2;x\n0,25;3;y\n")
         Dialect(delimiter=';', decimal=',')
     """
     cut = len(head) == _HEAD
+    if (told := _TOLD.match(head)) is not None:
+        head, delimiter = head[told.end() :], delimiter or told[1]
 
     def records(mark: str) -> list[list[str]]:
         rows = [
@@ -101,15 +113,13 @@ def sniffed(head: str, delimiter: str | None = None, decimal: str | None = None)
         scores = {}
         for mark in _MARKS:
             rows = records(mark)
-            width = len(rows[0]) if rows else 0
+            width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
             if width > 1:
-                scores[mark] = (sum(len(row) == width for row in rows) / len(rows), width)
+                scores[mark] = (count / len(rows), width)
         delimiter = max(scores, key=lambda mark: scores[mark], default=",")
     if decimal is None:
         cells = [cell for row in records(delimiter)[1:] for cell in row]
-        commas = any(_COMMA_NUMBER.fullmatch(cell) for cell in cells)
-        points = any(_POINT_NUMBER.fullmatch(cell) for cell in cells)
-        decimal = "," if commas and not points else "."
+        decimal = decimal_mark(cells, delimiter)
     return Dialect(delimiter, decimal)
 
 
@@ -123,7 +133,10 @@ def _opened(path: Path) -> Iterator[TextIO]:
         raw: Any = files.enter_context(open_regular(path))
         if _zipped(path):
             raw = files.enter_context(gzip.GzipFile(fileobj=raw))
-        yield files.enter_context(io.TextIOWrapper(raw, newline="", encoding="utf-8-sig"))
+        wide = raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # a spreadsheet's text
+        raw.seek(0)
+        encoding = "utf-16" if wide else "utf-8-sig"
+        yield files.enter_context(io.TextIOWrapper(raw, newline="", encoding=encoding))
 
 
 def _reader(file: TextIO, dialect: Dialect) -> Any:
@@ -131,11 +144,12 @@ def _reader(file: TextIO, dialect: Dialect) -> Any:
 
 
 def records(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
-    """The line that each record begins in, counted from 1, and its values; without blank lines."""
+    """The line that each record begins in, counted from 1, and its values; without blank ones."""
     with _opened(path) as file:
         reader, line = _reader(file, dialect), 1
         for row in reader:
-            if row:
+            told = line == 1 and _TOLD.fullmatch(dialect.delimiter.join(row))
+            if any(row) and not told:
                 yield line, row
             line = reader.line_num + 1
 
@@ -146,8 +160,14 @@ def _with_python(path: Path, dialect: Dialect) -> Table:
     names, faults = _header(header)
     if not header:
         raise DataError(f"{path} is empty", "give a header and rows of samples")
+    _check_place_of_header(path, dialect)
     width, rows, lines, short = len(names), [], [], []
+    least = max((place for place, name in enumerate(header, 1) if name.strip()), default=0)
     for line, row in found:
+        if len(row) > width and not any(row[width:]):  # delimiters after the last value
+            del row[width:]
+        elif least <= len(row) < width:
+            row += [""] * (width - len(row))
         if len(row) == width:
             rows.append(row)
             lines.append(line)
@@ -177,6 +197,23 @@ def _with_python(path: Path, dialect: Dialect) -> Table:
     return Table(str(path), len(rows), tuple(by_name), load, place, tuple(faults))
 
 
+def _check_place_of_header(path: Path, dialect: Dialect) -> None:
+    """Refuse a file with lines of something else above its header, which is named."""
+    head = list(islice(records(path, dialect), 100))
+    width = Counter(len(row) for _, row in head).most_common(1)[0][0]
+    first, names = head[0]
+    odd = len(names) < width or sum(not name.strip() for name in names) > 1
+    for line, row in head[1:_HEADER_WITHIN] if odd else ():
+        cells = [cell.strip() for cell in row]
+        whole = len(cells) == width > 1 and all(cells) and len({*cells}) == width
+        if whole and np.isnan(numbers_in(cells, dialect.decimal)).all():
+            raise DataError(
+                f"{path}: line {first} ({such_as(names[:1])}) is no header, but line {line} "
+                f"({such_as(cells)}) looks like one",
+                "delete the lines above it",
+            )
+
+
 def _header(header: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Names without blanks around them, and what is wrong with them."""
     names = [name.strip() for name in header]
@@ -193,7 +230,7 @@ def _header(header: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _with_arrow(
-    path: Path, dialect: Dialect, header: Sequence[str], written: Sequence[str]
+    path: Path, dialect: Dialect, header: Sequence[str], written: Sequence[str], above: int
 ) -> Table | None:
     """None where the file is not as it should be: Python's reader then says where."""
     import pyarrow as pa
@@ -222,13 +259,13 @@ def _with_arrow(
         converting = arrow.ConvertOptions(
             column_types=types,
             null_values=gaps,
-            strings_can_be_null=True,
+            strings_can_be_null=False,  # which texts are gaps depends on the column: `from_texts`
             quoted_strings_can_be_null=True,
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
             decimal_point=dialect.decimal,
         )
-        blocks = arrow.ReadOptions(block_size=2 << 20)
+        blocks = arrow.ReadOptions(block_size=2 << 20, skip_rows=above)
         with pa.input_stream(str(path), compression="gzip" if zipped else None) as stream:
             return read(stream, blocks, parsing, converting)
 
@@ -246,9 +283,11 @@ def _with_arrow(
         except pa.ArrowInvalid:
             broken.clear()
             read = parsed(wanted, arrow.read_csv)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
     if broken or read.column_names != list(header) or not read.num_rows:
+        return None
+    if _has_blank_rows(read):
         return None
     columns = dict(zip(names, read.columns, strict=True))
     rows = read.num_rows
@@ -264,6 +303,21 @@ def _with_arrow(
         return [found[row] for row in wanted]
 
     return Table(str(path), rows, tuple(names), load, place)
+
+
+def _has_blank_rows(read: Any) -> bool:
+    """Whether some row has no value at all, as rows of delimiters alone have not."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    gone: Any = None
+    for column in read.columns:
+        text = pa.types.is_dictionary(column.type)
+        blank = compute.is_in(column, value_set=pa.array([""])) if text else compute.is_null(column)
+        gone = blank if gone is None else compute.and_(gone, blank)
+        if not compute.any(gone).as_py():
+            return False
+    return True
 
 
 def _whole_type(kind: Any, texts: Any) -> Any:

@@ -31,6 +31,7 @@ from fedmeta.data.label_columns import (
     check_classes,
     classes_of,
     like_values,
+    look_alike,
     present,
     sorted_texts,
     times_of,
@@ -252,7 +253,15 @@ def pool_of_table(
         task, label, node, features, settings, encoding: as of `read_table`.
     """
     faults, notes = Faults(table), list[str]()
+    if not table.rows:
+        faults.check()  # what else could be said follows from that
     own = {"label": label, "node": node, "time": settings.time}
+    if len(table.names) == 1 and label not in table.names:
+        faults.add(
+            f"it has one column alone, {table.names[0]!r}",
+            "name what is between its values: --delimiter",
+        )
+        faults.check()
     for what, column in own.items():
         if column is not None and column not in table.names:
             wrong = f"it has no column {column!r} for the {what}"
@@ -274,7 +283,9 @@ def pool_of_table(
         check_classes(labels, meant, faults)
         if (advice := like_values(meant)) is not None:
             notes.append(advice)
+        notes += look_alike(labels, "classes")
     owners = present(table, node, faults, settings.missing)
+    notes += look_alike(owners, "nodes") if owners else []
     times = times_of(table, settings.time, faults)
     kept = ~found.gaps if encoding.missing == "drop" else np.ones(table.rows, np.bool_)
     for each in (labels, owners):

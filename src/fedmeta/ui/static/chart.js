@@ -18,8 +18,10 @@ export function percent(value) {
 export function number(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1).replace("-", "−");
-  return String(Number(value.toPrecision(3))).replace("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(1).replaceAll("-", "−");
+  const [whole, ...rest] = String(Number(value.toPrecision(3))).replace("-", "−").split(".");
+  const apart = size >= 1e4 ? whole.replace(/\B(?=(\d{3})+$)/g, "\u202f") : whole;
+  return [apart, ...rest].join(".");
 }
 
 export function metricText(metric) {
@@ -29,7 +31,7 @@ export function metricText(metric) {
 function niceTicks(low, high, count) {
   const raw = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((n) => n * power).find((each) => each >= raw);
+  const step = [1, 2, 5, 10].map((n) => n * power).find((each) => each >= raw * (1 - 1e-9));
   const ticks = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + 1e-9 * step; at += step) ticks.push(at);
   return ticks;
@@ -61,6 +63,7 @@ export function chart(place, series, options) {
   }
   const { width = 420, height = 230, format = number, ends = true } = options;
   const room = { left: 46, right: ends ? 112 : 14, top: 10, bottom: options.axis ? 36 : 24 };
+  const named = options.tick ?? format;
   const xs = shown.flatMap((each) => each.points.map((point) => point[0]));
   const ys = shown.flatMap((each) => each.points.map((point) => point[1]));
   const x0 = place.zoom ? Math.min(...xs) : options.first ?? Math.min(...xs);
@@ -72,19 +75,20 @@ export function chart(place, series, options) {
   const pad = y1 > y0 ? 0.06 * (y1 - y0) : 0.5;
   if (options.low === undefined) y0 -= pad;
   if (options.high === undefined) y1 += pad;
+  const ticks = log
+    ? niceTicks(y0, y1, 4).filter(Number.isInteger).map((power) => 10 ** power)
+    : niceTicks(y0, y1, height < 200 ? 3 : 5);
+  room.left = Math.max(room.left, 14 + 7 * Math.max(...ticks.map((tick) => named(tick).length)));
   const across = (x) => room.left + ((x - x0) / (x1 - x0 || 1)) * (width - room.left - room.right);
   const back = (place_) => x0 + ((place_ - room.left) / (width - room.left - room.right)) * (x1 - x0 || 1);
   const up = (y) => height - room.bottom - ((bent(y) - y0) / (y1 - y0 || 1)) * (height - room.top - room.bottom);
 
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.label });
-  const ticks = log
-    ? niceTicks(y0, y1, 4).filter(Number.isInteger).map((power) => 10 ** power)
-    : niceTicks(y0, y1, 4);
   for (const tick of ticks) {
     const y = up(tick);
     root.append(
       svg("line", { x1: room.left, x2: width - room.right, y1: y, y2: y, stroke: "var(--rule)" }),
-      svg("text", { x: room.left - 8, y: y + 4, "text-anchor": "end" }, (options.tick ?? format)(tick)),
+      svg("text", { x: room.left - 8, y: y + 4, "text-anchor": "end" }, named(tick)),
     );
   }
   const whole = options.whole ?? true;

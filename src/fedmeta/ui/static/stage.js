@@ -146,13 +146,14 @@ export class Stage {
     place.hidden = false;
     const known = this.labels.map((label, i) => [label, step.predicted[i]]).filter(([a, b]) => a !== null && b !== null);
     if (this.positions.length === 0) {
+      known.sort(([a], [b]) => a - b); // the last one's name stands right of all
       const values = known.flat();
       const ends = [Math.min(...values), Math.max(...values)];
       const series = values.length === 0 ? [] : [
         { name: "exact", colour: "var(--before)", dashed: true, points: ends.map((value) => [value, value]) },
         { name: "prediction", colour: "var(--accent)", dots: true, points: known },
       ];
-      chart(place, series, { width: 640, height: 360, whole: false, label: "Prediction against label", axis: "label" });
+      chart(place, series, { width: 640, height: 360, whole: false, label: "Prediction against label", axis: this.about.label });
       return;
     }
     const curve = this.positions.map((x, i) => [x, step.curve[i]]).filter(([, y]) => y !== null);
