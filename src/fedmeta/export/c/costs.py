@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedmeta.core.errors import MemoryBudgetError, SettingError
 from fedmeta.export.c.adaptation import Adapting
-from fedmeta.export.c.chain import Convolution, Layer, Linear
+from fedmeta.export.c.chain import Convolution, Layer, Linear, Recurrent
 from fedmeta.export.c.plan import Plan
 
 _CODE = {"streams": 4 << 10, "decides": 8 << 10}
@@ -86,6 +86,8 @@ def products(layer: Layer) -> int:
     match layer:
         case Linear(rows=rows, inputs=inputs, outputs=outputs):
             return rows * inputs * outputs
+        case Recurrent(steps=steps, width=width):
+            return steps * 3 * width * width
         case Convolution(frame=frame):
             return frame.out_channels * math.prod(frame.out_space) * frame.taps
         case _:

@@ -209,7 +209,9 @@ def _memory(network: Network, adapting: Adapting) -> list[tuple[str, str, int, s
     if two:
         found.append((kind, f"b[{two}]", size * two, "likewise"))
     if plan.channel:
-        found.append((kind, f"channel[{plan.channel}]", size * plan.channel, "not pooled yet"))
+        found.append(
+            (kind, f"channel[{plan.channel}]", size * plan.channel, "of a part, not pooled yet")
+        )
     if plan.int8:
         count = plan.features
         found.append(("float", f"features[{count}]", 4 * count, "what the body gives"))
