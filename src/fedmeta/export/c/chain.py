@@ -136,7 +136,7 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """The states of gated recurrent units, step by step, from the products with what they are given.
+    """The states of gated recurrent units, step by step, from products with what they are given.
 
     Of every step these are three for each number of the state; the parameters are those of the
     products with the state before.
@@ -344,6 +344,8 @@ def _same_pool(layer: Any, name: str, taken: Shape, given: Shape, _names: Names)
 
 def _recurrent(network: RecurrentNetwork, shape: Shape, names: Names) -> tuple[Layer, ...]:
     """Of series: products with all steps at once, then states, layer by layer."""
+    if len(shape) != 2:
+        raise _unwritten("embedding", network.embedding, "it looks up tokens")
     found: list[Layer] = []
     taken = shape
     for number, layer in enumerate(network.layers):
