@@ -134,7 +134,7 @@ def test_no_heap_and_nothing_but_mathematics(tmp_path: Path) -> None:
 def test_names_cannot_break_out(tmp_path: Path) -> None:
     model = meta_model(*SERIES, HEAD)
     names = ('a "b" \\', "*/ int x; /*", "é\n??/", "%s")
-    about = {**model.about, "run": '*/ "\n#error'}
+    about = {**model.about, "run": '*/ "\n#error', "features": ["a, b", "*/ #error", "x" * 200]}
     model = replace(model, task=replace(model.task, class_names=names), about=about)
     export_c(model, tmp_path)
     built(tmp_path, model, FAST)
