@@ -8,7 +8,8 @@ nodes; these adapt to a part of their samples and answer the rest, divided again
 are never looked at. The promise is that of the calibration of the other source nodes: counted under
 the model that was trained on them ("seen"), and by cross-fitting, each under a model that was not
 (`fedmeta calibrate`). It is kept where what is gained less what was promised cannot be told from
-0: the 95 % interval over seeds, which differ in nodes, training and calibration, holds it.
+0: the 95 % interval over seeds, which differ in nodes, training and calibration, holds it. Rows of
+places that are not asked for stay.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,15 @@ from benchmarks.decision import (
     IMAGES,
     NAMES,
     divided_anew,
+    rows_of,
     settings_of,
     trained,
+    write_rows,
 )
 from experiments.results import machine_words
 from experiments.training import federation, seeded, short
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.calibration import SHARE
-from fedmeta.core.storage import write_json
 from fedmeta.data.federation import Federation
 from fedmeta.evaluation.calibrating import abstaining
 from fedmeta.evaluation.intervals import interval
@@ -109,8 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, help="a file for the rows")
     asked = parser.parse_args(arguments)
     about = {"machine": machine_words("cpu"), "rounds": asked.rounds, "divisions": DIVISIONS}
-    about |= {"folds": FOLDS, "date": datetime.now(UTC).date().isoformat()}
-    rows: list[dict[str, Any]] = []
+    about |= {"folds": FOLDS}
+    rows = rows_of(asked.results, about)
     for place in asked.place:
         settings = settings_of(asked, place)
         nodes = {
@@ -130,12 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         accuracy = short(float(np.mean([row["accuracy"] for row in found["seen"]])), 4)
         ways = {way: way_row(each) for way, each in found.items()}
-        rows.append({"place": place, "seeds": len(seen), "accuracy": accuracy, **ways})
-        print(words(rows[-1]), flush=True)
-        if asked.results is not None:
-            write_json(asked.results, {**about, "rows": rows})
+        rows[place] = {"place": place, "seeds": len(seen), "accuracy": accuracy, **ways}
+        print(words(rows[place]), flush=True)
+        write_rows(asked.results, about, rows)
     for way in WAYS if rows else ():
-        kept = sum(row[way]["kept"] for row in rows)
+        kept = sum(row[way]["kept"] for row in rows.values())
         print(f"{way}: the promise is kept at {kept} of {len(rows)} places")
 
 

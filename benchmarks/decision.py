@@ -9,7 +9,8 @@ rest, divided again and again. Compared are, seed by seed: nodes that always ada
 trained for (one step), and nodes that decide (`fedmeta.core.decision`), by their mean and by their
 worst decile. Of values an error counts in percent of that of each node's own mean. The places are
 those of the results page; a training takes minutes at those with images (table 1), which therefore
-have fewer seeds: `--image-seeds`. Models are kept, so that another rule is judged without training.
+have fewer seeds: `--image-seeds`. Models are kept, so that another rule is judged without training,
+and so are the rows of places that are not asked for.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from experiments.training import federation, short, train_seeds
 from fedmeta.config.execution import Execution
 from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
-from fedmeta.core.storage import write_json
+from fedmeta.core.storage import read_json, write_json
 from fedmeta.data.federation import Federation
 from fedmeta.data.splitting import split
 from fedmeta.evaluation.evaluate import evaluate_model
@@ -145,6 +146,26 @@ def place_row(place: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def rows_of(file: Path | None, about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rows of a results file by their place, none if there is no file."""
+    if file is None or not file.exists():
+        return {}
+    known = read_json(file, "results")
+    if other := [name for name, value in about.items() if known[name] != value]:
+        raise SystemExit(f"{file} was made with other {', '.join(other)}: name another file")
+    return {row["place"]: row for row in known["rows"]}
+
+
+def write_rows(
+    file: Path | None, about: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write a results file, places in their order."""
+    if file is not None:
+        today = datetime.now(UTC).date().isoformat()
+        ordered = [rows[place] for place in NAMES if place in rows]
+        write_json(file, {**about, "date": today, "rows": ordered})
+
+
 def words(row: Mapping[str, Any]) -> str:
     """A row for people."""
     mean, worst = (
@@ -167,8 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, help="a file for the rows")
     asked = parser.parse_args(arguments)
     about = {"machine": machine_words("cpu"), "rounds": asked.rounds, "divisions": DIVISIONS}
-    about |= {"date": datetime.now(UTC).date().isoformat()}
-    rows: list[dict[str, Any]] = []
+    rows = rows_of(asked.results, about)
     for place in asked.place:
         settings = settings_of(asked, place)
         seeds = asked.image_seeds if place in IMAGES else asked.seeds
@@ -179,13 +199,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models = trained(settings, nodes, asked.models / place)
         if not models:
             continue
-        rows.append(place_row(place, [judged(model, nodes[s]) for s, model in models.items()]))
-        print(words(rows[-1]), flush=True)
-        if asked.results is not None:
-            write_json(asked.results, {**about, "rows": rows})
+        rows[place] = place_row(place, [judged(model, nodes[s]) for s, model in models.items()])
+        print(words(rows[place]), flush=True)
+        write_rows(asked.results, about, rows)
     if rows:
-        gains = [float(np.mean([row[name][0] for row in rows])) for name in ("gain", "gain_worst")]
-        print("all places: decided {:+.2f}, worst decile {:+.2f}".format(*gains))
+        gains = [
+            float(np.mean([row[name][0] for row in rows.values()]))
+            for name in ("gain", "gain_worst")
+        ]
+        print("{} places: decided {:+.2f}, worst decile {:+.2f}".format(len(rows), *gains))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,12 @@ def test_rows_are_of_held_out_nodes_and_models_are_kept(
     assert len(kept) == 4
     decision.main(line)
     assert capsys.readouterr().out == printed
+    decision.main([*line[:-1], "--results", str(results)])  # a place alone: the other's row stays
+    again = json.loads(results.read_text())["rows"]
+    assert again == [classes, values]
+    assert "2 places: " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="other rounds"):
+        decision.main([*line, "--rounds", "3", "--results", str(results)])
     assert all(file.stat().st_mtime_ns == then for file, then in kept.items())
 
 

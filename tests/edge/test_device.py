@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import torch
+from torch import nn
 
 import fedmeta_edge
 from edge.conftest import Exported
@@ -187,6 +192,138 @@ def test_bad_input_changes_nothing(
     (folder / STATE).write_text('{"format": 9}')
     with pytest.raises(fedmeta_edge.EdgeError, match="update"):
         fedmeta_edge.reopen(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"watch": None},
+        {"watch": {"running": "high"}},
+        {"watch": {"samples": -1}},
+        {"watch": {"samples": 40}},  # and no running mean
+        {"watch": {"total": float("nan")}},
+        {"watch": {"fallbacks": float("inf")}},
+        {"watch": {"leads": [0.0] * 1000}},
+        {"watch": {"leads": "many"}},
+        {"head": None},  # which answers
+        {"choice": {"a": 1}},
+        {"model": "../other"},
+        {"model": None},
+        {"head": "/etc/passwd"},
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused(
+    change: dict[str, Any], small: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fedmeta_edge.learn(fedmeta_edge.begin(tmp_path, small.path), Samples(*drawn(small, 30, 1)))
+    state = json.loads((tmp_path / STATE).read_text())
+    assert state["watch"]["adapted"]
+    for name, value in change.items():
+        inner = isinstance(value, dict) and name == "watch"
+        state[name] = {**state[name], **value} if inner else value
+    (tmp_path / STATE).write_text(json.dumps(state))
+    assert cli.run(["status", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+class PowerLoss(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.slow
+def test_a_device_that_is_ended_anywhere_has_its_state_of_before_or_after(
+    small: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after every rename and removal, with another model of several files."""
+    monkeypatch.setattr("fedmeta.export.body._WORTH_A_FILE", 0)
+    folder, given = tmp_path / "device", tmp_path / "given"
+    models = [given / name / "model.onnx" for name in ("one", "two")]
+    for seed, model in enumerate(models):
+        model.parent.mkdir(parents=True)
+        _with_a_body(seed, model)
+    samples = [Samples(*_labelled(each, seed)) for seed, each in enumerate(models)]
+    old, _ = fedmeta_edge.learn(fedmeta_edge.begin(folder, models[0]), samples[0])
+    kept = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    new, _ = fedmeta_edge.learn(fedmeta_edge.begin(tmp_path / "other", models[1]), samples[1])
+    wanted = {each.model.checksum: each for each in (old, new)}
+    assert len(wanted) == 2
+    calls, seen = {"left": 0}, set()
+
+    def ended(name: str, before: bool) -> None:
+        act = getattr(Path, name)
+
+        def acting(path: Path, *more: Any, **named: Any) -> Any:
+            calls["left"] -= 1
+            if before and calls["left"] == 0:
+                raise PowerLoss
+            done = act(path, *more, **named)
+            if not before and calls["left"] == 0:
+                raise PowerLoss
+            return done
+
+        patch.setattr(Path, name, acting)
+
+    for before in (True, False):
+        for number in range(1, 40):
+            shutil.rmtree(folder)
+            for file, content in kept.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+            calls["left"] = number
+            with monkeypatch.context() as patch:
+                for name in ("replace", "unlink", "mkdir"):
+                    ended(name, before)
+                try:
+                    fedmeta_edge.learn(fedmeta_edge.begin(folder, models[1]), samples[1])
+                except PowerLoss:
+                    pass
+                else:
+                    break
+            found = fedmeta_edge.reopen(folder)
+            same = wanted[found.model.checksum]
+            seen.add(found.model.checksum)
+            assert found.watch == same.watch
+            logits = [each.model.logits(samples[0].inputs, each.weights) for each in (found, same)]
+            assert np.array_equal(*logits)
+            fedmeta_edge.learn(found, samples[0])  # which clears what was left
+            assert not [*folder.rglob("*.tmp")]
+        else:
+            raise AssertionError("it never came to its end")
+    assert seen == {*wanted}
+
+
+def _with_a_body(seed: int, file: Path) -> None:
+    """A model with a frozen body, which is a file of its own, and a head."""
+    torch.manual_seed(seed)
+    body = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).requires_grad_(False)
+    network = nn.Sequential(OrderedDict(body=body.eval(), head=nn.Linear(8, 3)))
+    rule = Adaptation(0.5, scope="head", head=("head.weight", "head.bias"))
+    export_onnx(meta_model(network, (4,), 3, rule), file, adaptable=True)
+    assert file.with_name("model.body.onnx").is_file()
+
+
+def _labelled(file: Path, seed: int) -> tuple[Array, Array]:
+    model = fedmeta_edge.load(file)
+    inputs = np.random.default_rng(seed).normal(size=(20, 4)).astype(np.float32)
+    return inputs, (model.logits(inputs).argmax(axis=1) + 1) % 3
+
+
+def test_folders_of_older_versions_are_read(small: Exported, tmp_path: Path) -> None:
+    """They have the model as a file beside the state."""
+    device, _ = fedmeta_edge.learn(
+        fedmeta_edge.begin(tmp_path, small.path), Samples(*drawn(small, 30, 1))
+    )
+    state = json.loads((tmp_path / STATE).read_text())
+    (tmp_path / state["model"] / "model.onnx").rename(tmp_path / f"{state['model']}.onnx")
+    (tmp_path / state["model"]).rmdir()
+    state["model"] += ".onnx"
+    (tmp_path / STATE).write_text(json.dumps(state))
+    again = fedmeta_edge.watch(fedmeta_edge.reopen(tmp_path), Samples(*drawn(small, 3, 2)))
+    found = fedmeta_edge.reopen(tmp_path)
+    assert found.watch == again.watch
+    assert found.head is not None
+    assert device.head is not None
+    assert farthest(found.head, device.head) == 0
 
 
 def test_values_have_no_confidence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,13 @@ from export.exporting import meta_model, samples
 from fedmeta import Adaptation, MetaModel, ModelSettings
 from fedmeta.core.calibration import Calibration
 from fedmeta.core.errors import MemoryBudgetError, ModelError, SettingError
+from fedmeta.data.named_inputs import InputParts
 from fedmeta.export.c import export_c
+from fedmeta.export.c.chain import chain_of
 from fedmeta.export.c.ranges import Ranges, node_extremes
+from fedmeta.models.backbone import Cosine
+from fedmeta.models.functional import functionalise
+from fedmeta.models.networks import build
 
 HEAD = Adaptation(0.3, scope="head")
 SERIES = (ModelSettings("cnn", (4, 6)), (3, 17), 4)
@@ -128,7 +134,7 @@ def test_no_heap_and_nothing_but_mathematics(tmp_path: Path) -> None:
 def test_names_cannot_break_out(tmp_path: Path) -> None:
     model = meta_model(*SERIES, HEAD)
     names = ('a "b" \\', "*/ int x; /*", "é\n??/", "%s")
-    about = {**model.about, "run": '*/ "\n#error'}
+    about = {**model.about, "run": '*/ "\n#error', "features": ["a, b", "*/ #error", "x" * 200]}
     model = replace(model, task=replace(model.task, class_names=names), about=about)
     export_c(model, tmp_path)
     built(tmp_path, model, FAST)
@@ -159,6 +165,7 @@ class Residual(nn.Module):
     [
         (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Linear(3, 3)), r"layer '1' \(GELU\)"),
         (Residual(), r"between layer 'inner' and layer 'head' \(Linear\)"),
+        (nn.Sequential(nn.Linear(4, 6), Cosine(6, 3)), r"layer '1' \(Cosine\)"),
     ],
 )
 def test_what_cannot_be_written_is_named(network: nn.Module, words: str, tmp_path: Path) -> None:
@@ -186,6 +193,43 @@ def test_other_refusals(tmp_path: Path) -> None:
     with pytest.raises(MemoryBudgetError, match=r"RAM \S+ > 2,048 bytes.*smaller network"):
         export_c(wide, tmp_path, budget={"ram": 2 << 10, "flash": 1 << 20})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_budget_says_how_many_samples_it_has_room_for(tmp_path: Path) -> None:
+    model = meta_model(*SERIES, HEAD)
+    budget = {"ram": 4 << 10, "flash": 1 << 20}
+    with pytest.raises(MemoryBudgetError, match="at most") as refused:
+        export_c(model, tmp_path, samples=20, budget=budget)
+    most = int(re.findall(r"--decide (\d+)\)", str(refused.value))[0])
+    assert export_c(model, tmp_path, samples=most, budget=budget).ram <= budget["ram"]
+    with pytest.raises(MemoryBudgetError):
+        export_c(model, tmp_path, samples=most + 1, budget=budget)
+    with pytest.raises(MemoryBudgetError, match=": leave out --decide; or train a smaller"):
+        export_c(model, tmp_path, samples=20, budget={"ram": 1 << 10})
+
+
+def test_samples_that_are_no_tensor_of_numbers_are_refused(tmp_path: Path) -> None:
+    tokens = build(ModelSettings("gru", hidden=(4,), vocabulary=9), (5,), 2, seed=0)
+    model = meta_model(nn.Linear(5, 2), (5,), 2, HEAD)
+    looked_up = replace(model, scaling=replace(model.scaling, tokens=True))
+    with pytest.raises(ModelError, match="this model takes tokens"):
+        export_c(looked_up, tmp_path)
+    with pytest.raises(ModelError, match=r"'embedding' .Embedding.*it looks up tokens"):
+        chain_of(tokens, (5,))
+    parts, _ = InputParts.of({"a": [[1.0]], "b": [[2.0]]})
+    named = functionalise(Named(), parts=parts)
+    with pytest.raises(ModelError, match=r"takes inputs by name \('a', 'b'\)"):
+        export_c(replace(model, network=named, theta=named.theta), tmp_path)
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.head(torch.cat([a, b], 1))
+        return y
 
 
 def odd(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

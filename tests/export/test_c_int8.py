@@ -119,3 +119,6 @@ def test_what_has_no_such_form_is_named(tmp_path: Path) -> None:
     model = meta_model(network, (4,), 3, HEAD)
     with pytest.raises(ModelError, match="layer '1' normalises"):
         export_c(model, tmp_path, int8=ranges(model))
+    model = meta_model(ModelSettings("gru", hidden=(4,)), (5, 3), 3, HEAD)
+    with pytest.raises(ModelError, match=r"layer 'layers.0.state' is of a recurrent network"):
+        export_c(model, tmp_path, int8=ranges(model))

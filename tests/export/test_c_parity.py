@@ -45,11 +45,16 @@ SMALL = {
     ),
     "series": (ModelSettings("cnn"), (6, 128), 6),
     "series, average": (ModelSettings("cnn", (4, 6), last_pooling="average"), (3, 17), 4),
+    "conv4": (ModelSettings("conv4", channels=(8, 4)), (3, 17, 18), 5),
+    "conv4, average": (ModelSettings("conv4", (6,), last_pooling="average"), (1, 57, 60), 3),
+    "gru": (ModelSettings("gru", hidden=(7, 5)), (9, 3), 4),
 }
 LARGE = {
     "Fashion-MNIST": (PAPER, (1, 28, 28), 10),
     "CIFAR-10": (PAPER, (3, 32, 32), 10),
     "CIFAR-100": (PAPER, (3, 32, 32), 100),
+    "conv4": (ModelSettings("conv4"), (1, 28, 28), 5),
+    "gru": (ModelSettings("gru"), (40, 6), 6),
 }
 
 pytestmark = needs_gcc

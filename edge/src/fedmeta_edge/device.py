@@ -1,12 +1,14 @@
-"""A device's folder: its meta-model, its adapted head, and what it watches, in three files.
+"""A device's folder: its meta-model, its adapted head, and what it watches.
 
 `state.json` names the other two and is replaced last, so that a device which loses its power has
-the state of before or of after. No sample is kept.
+the state of before or of after. A meta-model has a folder of its own, since it may be of several
+files. No sample is kept.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from fedmeta_edge.watching import Watch
 from fedmeta_edge.weights import read_weights, write_weights, write_whole
 
 STATE = "state.json"
+_MODEL = "model.onnx"
 _FORMAT = 1
 
 
@@ -63,20 +66,20 @@ def begin(folder: Path | str, model: Path | str, signed_by: Path | str | None = 
         model: what `fedmeta export --adaptable` wrote; copied, with its signature.
         signed_by: as of `load`.
     """
-    place, opened = Path(folder), load(model, signed_by)
+    place, opened, file = Path(folder), load(model, signed_by), Path(model)
     opened.check_adaptable()
+    copy = place / _model_name(opened)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        content = Path(model).read_bytes()
+        copy.mkdir(parents=True, exist_ok=True)
+        contents = {_MODEL: file.read_bytes()}
+        if opened.body is not None:
+            contents[opened.body.file] = file.with_name(opened.body.file).read_bytes()
+        if (signature := beside(file)).is_file():
+            contents[beside(copy / _MODEL).name] = signature.read_bytes()
     except OSError as error:
         raise EdgeError(f"cannot use {place} ({error.strerror})", "name another folder") from error
-    copy, signature = place / _model_name(opened), beside(Path(model))
-    if signature.is_file():
-        write_whole(beside(copy), signature.read_bytes())
-    if opened.body is not None:
-        body = Path(model).with_name(opened.body.file)
-        write_whole(place / opened.body.file, body.read_bytes())
-    write_whole(copy, content)
+    for name, content in contents.items():
+        write_whole(copy / name, content)
     return Device(place, opened, None, None, None, Watch())
 
 
@@ -99,12 +102,15 @@ def reopen(folder: Path | str, signed_by: Path | str | None = None) -> Device:
                 f"{place / STATE} has format {state['format']!r}, this version reads {_FORMAT}",
                 "update fedmeta-edge",
             )
-        model = load(_inside(place, state["model"]), signed_by)
+        copy = _inside(place, state["model"])
+        model = load(copy / _MODEL if copy.is_dir() else copy, signed_by)  # older: a file
         head = state["head"]
         weights = None if head is None else read_weights(_inside(place, head), model)
-        watch = Watch(**{**state["watch"], "leads": tuple(map(float, state["watch"]["leads"]))})
-        return Device(place, model, weights, head, state["choice"], watch)
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        noticed, choice = Watch.read(state["watch"]), state["choice"]
+        if (noticed.adapted and weights is None) or not isinstance(choice, str | None):
+            raise ValueError("what answers makes no sense")
+        return Device(place, model, weights, head, choice, noticed)
+    except (OSError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise EdgeError(
             f"{place / STATE} is damaged ({type(error).__name__}: {error})",
             "begin anew: fedmeta-edge learn FOLDER --model FILE --data FILE",
@@ -127,6 +133,8 @@ def learn(device: Device, samples: Samples, seed: int = 0) -> tuple[Device, Deci
         name = f"head-{number}.npz"
         write_weights(device.folder / name, device.model, adapted)
         after = replace(after, head=adapted.weights, head_file=name, watch=Watch(adapted=True))
+    for left in (*device.folder.glob(".*.tmp"), *device.folder.glob("model-*/.*.tmp")):
+        left.unlink(missing_ok=True)  # by a process that was ended
     _save(after)
     return after, decision
 
@@ -154,23 +162,34 @@ def watch(device: Device, samples: Samples) -> Device:
 
 
 def _save(device: Device) -> None:
+    model = _model_name(device.model)
+    if not (device.folder / model).is_dir():
+        model += ".onnx"  # of an older version
     state = {
         "format": _FORMAT,
-        "model": _model_name(device.model),
+        "model": model,
         "head": device.head_file,
         "choice": device.choice,
         "watch": asdict(device.watch),
     }
     write_whole(device.folder / STATE, json.dumps(state).encode())
-    used = {state["model"], device.head_file}
-    for file in (*_heads(device.folder), *device.folder.glob("model-*.onnx")):
-        if file.name not in used:
+    for file in _heads(device.folder):
+        if file.name != device.head_file:
             file.unlink(missing_ok=True)
-            beside(file).unlink(missing_ok=True)
+    for copy in device.folder.glob("model-*"):
+        if copy.name not in (model, beside(device.folder / model).name):
+            _remove(copy)
+
+
+def _remove(copy: Path) -> None:
+    if copy.is_dir():
+        shutil.rmtree(copy, ignore_errors=True)
+    else:
+        copy.unlink(missing_ok=True)
 
 
 def _model_name(model: Model) -> str:
-    return f"model-{model.checksum[:12]}.onnx"
+    return f"model-{model.checksum[:12]}"
 
 
 def _heads(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,26 @@ class Watch:
     total: float = 0.0
     squares: float = 0.0
     running: float | None = None
+
+    @classmethod
+    def read(cls, kept: Any) -> Watch:
+        """What a state file says.
+
+        Raises:
+            KeyError, TypeError, ValueError: it makes no sense.
+        """
+        numbers = {name: float(kept[name]) for name in ("total", "squares")}
+        counts = {name: int(kept[name]) for name in ("fallbacks", "samples")}
+        running = None if kept["running"] is None else float(kept["running"])
+        leads = tuple(map(float, kept["leads"]))
+        if (
+            min(counts.values()) < 0
+            or len(leads) > WINDOW
+            or (running is None) != (counts["samples"] < USUAL)
+            or not all(map(math.isfinite, (*numbers.values(), running or 0.0)))
+        ):
+            raise ValueError("what was noticed makes no sense")
+        return cls(bool(kept["adapted"]), leads=leads, running=running, **counts, **numbers)
 
     def judged(self, leads: Losses) -> Watch:
         """After further labelled samples.

@@ -2,7 +2,8 @@
 
 The network is called once. Every layer must get exactly what the one before it gave: what is
 computed between layers (a sum of two ways, a function that is no layer) would be lost, so it is
-refused, by name. A series is an image of one row.
+refused, by name. A series is an image of one row. A recurrent network of ours, which is no such
+chain in PyTorch, is read as one of products, states and their mean.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedmeta.core.errors import ModelError
 from fedmeta.engine.nodewise.geometry import Window
 from fedmeta.models.keyed_dropout import KeyedDropout
 from fedmeta.models.networks import SamePool
+from fedmeta.models.recurrent import RecurrentNetwork
 
 Pair = tuple[int, int]
 Shape = tuple[int, ...]
@@ -132,7 +134,36 @@ class Normalisation:
         return self.rows * self.size
 
 
-Layer = Linear | Convolution | Pooling | Activation | Normalisation
+@dataclass(frozen=True)
+class Recurrent:
+    """The states of gated recurrent units, step by step, from products with what they are given.
+
+    Of every step these are three for each number of the state; the parameters are those of the
+    products with the state before.
+    """
+
+    name: str
+    steps: int
+    width: int
+    weight: str
+    bias: str
+
+    @property
+    def given(self) -> int:
+        """Numbers that it gives."""
+        return self.steps * self.width
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of some rows of numbers."""
+
+    name: str
+    rows: int
+    given: int
+
+
+Layer = Linear | Convolution | Pooling | Activation | Normalisation | Recurrent | Mean
 
 
 def chain_of(module: nn.Module, shape: Shape) -> tuple[Layer, ...]:
@@ -152,6 +183,8 @@ def chain_of(module: nn.Module, shape: Shape) -> tuple[Layer, ...]:
     """
     names = {id(each): name for name, each in module.named_parameters()}
     names |= {id(each): name for name, each in module.named_buffers()}
+    if isinstance(module, RecurrentNetwork):
+        return _recurrent(module, shape, names)
     found: list[Layer] = []
     for name, layer, taken, given in _calls(module, shape):
         read = _READERS.get(type(layer))
@@ -307,6 +340,23 @@ def _same_pool(layer: Any, name: str, taken: Shape, given: Shape, _names: Names)
     out = Window(size, stride, padding, (1, 1), ceil_mode=True).outputs(space)
     frame = Frame(taken[0], space, given[0], out, size, stride, padding, (1, 1), taken[0])
     return Pooling(name, frame, layer.kind)
+
+
+def _recurrent(network: RecurrentNetwork, shape: Shape, names: Names) -> tuple[Layer, ...]:
+    """Of series: products with all steps at once, then states, layer by layer."""
+    if len(shape) != 2:
+        raise _unwritten("embedding", network.embedding, "it looks up tokens")
+    found: list[Layer] = []
+    taken = shape
+    for number, layer in enumerate(network.layers):
+        name, width = f"layers.{number}", layer.state.in_features
+        found.append(_linear(layer.inputs, f"{name}.inputs", taken, (taken[0], 3 * width), names))
+        weight, bias = names[id(layer.state.weight)], names[id(layer.state.bias)]
+        found.append(Recurrent(f"{name}.state", taken[0], width, weight, bias))
+        taken = (taken[0], width)
+    head = network.head
+    mean = Mean("the mean of all steps", *taken)
+    return (*found, mean, _linear(head, "head", taken[1:], (head.out_features,), names))
 
 
 def _adaptive_average(_layer: Any, name: str, taken: Shape, given: Shape, _names: Names) -> Layer:

@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from fedmeta.core.errors import MemoryBudgetError, SettingError
 from fedmeta.export.c.adaptation import Adapting
-from fedmeta.export.c.chain import Convolution, Layer, Linear
-from fedmeta.export.c.plan import Plan
+from fedmeta.export.c.chain import Convolution, Layer, Linear, Recurrent
 
 _CODE = {"streams": 4 << 10, "decides": 8 << 10}
 _LIBRARY = {"streams": 4 << 10, "decides": 10 << 10}
@@ -86,6 +86,8 @@ def products(layer: Layer) -> int:
     match layer:
         case Linear(rows=rows, inputs=inputs, outputs=outputs):
             return rows * inputs * outputs
+        case Recurrent(steps=steps, width=width):
+            return steps * 3 * width * width
         case Convolution(frame=frame):
             return frame.out_channels * math.prod(frame.out_space) * frame.taps
         case _:
@@ -113,41 +115,45 @@ def parse_budget(text: str) -> dict[str, int]:
     return found
 
 
-def check_budget(
-    costs: Costs, budget: Mapping[str, int], plan: Plan, smaller: Costs | None
-) -> None:
-    """Refuse what does not fit, with the arithmetic and a proposal.
+def _over(costs: Costs, budget: Mapping[str, int]) -> list[str]:
+    """What there is too little of: "ram", "flash"."""
+    return [name for name, most in budget.items() if getattr(costs, name) > most]
+
+
+def fits(costs: Costs, budget: Mapping[str, int]) -> bool:
+    """Whether a model fits into so many bytes of "ram" and "flash"."""
+    return not _over(costs, budget)
+
+
+def refuse(
+    costs: Costs, budget: Mapping[str, int], smaller: Costs | None, samples: int, fewer: int
+) -> NoReturn:
+    """Say that a model does not fit, with the arithmetic and a proposal.
 
     Args:
         costs: of the model.
         budget: bytes of "ram" and "flash" that there are.
-        plan: of the network.
         smaller: what it would take in int8, where that is possible.
+        samples: how many it keeps; 0: it does not decide.
+        fewer: how many it may keep instead; 0: none.
 
     Raises:
-        MemoryBudgetError: if it does not fit.
+        MemoryBudgetError: always.
     """
-    needs = {"ram": costs.ram, "flash": costs.flash}
-    over = [name for name, most in budget.items() if needs[name] > most]
-    if not over:
-        return
-    problem = "; ".join(
-        f"{name.upper() if name == 'ram' else name} {needs[name]:,} > {budget[name]:,} bytes"
-        for name in over
-    )
+    names = {"ram": "RAM", "flash": "flash"}
+    over = [
+        f"{names[each]} {getattr(costs, each):,} > {budget[each]:,} bytes"
+        for each in _over(costs, budget)
+    ]
     details = " ".join(" ".join(line.split()) + ";" for line in costs.lines[:2])
     remedies = []
-    if smaller is not None:
-        less = {"ram": smaller.ram, "flash": smaller.flash}
-        if all(less[name] <= most for name, most in budget.items()):
-            remedies.append(f"export with --int8 ({smaller.ram:,} RAM, {smaller.flash:,} flash)")
-    if plan.samples and "ram" in over:
-        each = (costs.ram - budget["ram"]) / (4 * plan.features)
-        fewer = plan.samples - math.ceil(each)
-        if fewer > 1:
-            remedies.append(f"keep at most about {fewer} samples (--decide {fewer})")
+    if smaller is not None and fits(smaller, budget):
+        remedies.append(f"export with --int8 ({smaller.ram:,} RAM, {smaller.flash:,} flash)")
+    if fewer:
+        remedies.append(f"keep at most {fewer} samples (--decide {fewer})")
+    if samples:
         remedies.append("leave out --decide")
     remedies.append("train a smaller network (channels, hidden)")
     raise MemoryBudgetError(
-        f"the model does not fit: {problem}. {details.rstrip(';')}", "; or ".join(remedies)
+        f"the model does not fit: {'; '.join(over)}. {details.rstrip(';')}", "; or ".join(remedies)
     )

@@ -11,7 +11,7 @@ import torch
 from fedmeta.core.errors import ModelError, require
 from fedmeta.core.storage import write_bytes, writing
 from fedmeta.export.c.adaptation import adapting
-from fedmeta.export.c.costs import Costs, check_budget, costs_of
+from fedmeta.export.c.costs import Costs, costs_of, fits, refuse
 from fedmeta.export.c.plan import plan_of, tensors
 from fedmeta.export.c.quantisation import quantised
 from fedmeta.export.c.ranges import Ranges
@@ -44,11 +44,12 @@ def export_c(
         MemoryBudgetError: for one that does not fit.
     """
     require(samples == 0 or samples >= 2, "decide", samples, "a number of samples of at least 2")
+    _check_inputs(model)
     model = plain(model)
     found, costs = _made(model, samples, int8)
-    if budget:
+    if budget and not fits(costs, budget):
         smaller = None if int8 is not None else _in_bytes(model, samples)
-        check_budget(costs, budget, plan_of(model, samples), smaller)
+        refuse(costs, budget, smaller, samples, _most_samples(model, samples, int8, budget))
     folder = Path(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +64,31 @@ def _made(model: MetaModel, samples: int, ranges: Ranges | None) -> tuple[Writte
     body = None if ranges is None else quantised(plan, tensors(model), ranges)
     found = written(model, how, body)
     return found, costs_of(how, found.memory, found.constants)
+
+
+def _check_inputs(model: MetaModel) -> None:
+    """Refuse samples that are more than one tensor of numbers."""
+    calling = model.network.calling
+    what = "tokens" if model.scaling.tokens else ""
+    if calling is not None:
+        what = f"inputs by name ({', '.join(map(repr, calling.parts.names))})"
+    if what:
+        raise ModelError(
+            f"C code takes one tensor of numbers, but this model takes {what}",
+            "export the model to ONNX",
+        )
+
+
+def _most_samples(
+    model: MetaModel, samples: int, ranges: Ranges | None, budget: Mapping[str, int]
+) -> int:
+    """How many samples may be kept instead; 0: none fit."""
+    few, many = 1, samples  # few fit (or are none), many do not
+    while many - few > 1:
+        middle = (few + many) // 2
+        within = fits(_made(model, middle, ranges)[1], budget)
+        few, many = (middle, many) if within else (few, middle)
+    return few if few > 1 else 0
 
 
 def _in_bytes(model: MetaModel, samples: int) -> Costs | None:

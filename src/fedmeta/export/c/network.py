@@ -7,7 +7,6 @@ backward  slope of the loss by the answer → sums of gradients by the parameter
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,10 +22,12 @@ from fedmeta.export.c.chain import (
     Frame,
     Layer,
     Linear,
+    Mean,
     Normalisation,
     Pooling,
+    Recurrent,
 )
-from fedmeta.export.c.plan import Plan, in_place
+from fedmeta.export.c.plan import Plan, in_place, parts
 from fedmeta.export.c.writing import array, comment, number, piece
 
 _SLOPED = ("elu", "leaky_relu")
@@ -66,16 +67,30 @@ class Call:
             case Convolution():
                 return ("inside", "convolve")
             case Normalisation():
-                return ("normalise",)
+                return ("mean_of", "normalise")
+            case Recurrent():
+                return ("recur",)
+            case Mean():
+                return ("mean_rows",)
 
     def forward(self, x: str, y: str, channel: int | None = None) -> str:
         """The call that makes y of x; an activation makes y of itself.
 
         Args:
             x, y: C expressions of buffers.
-            channel: numbers of a channel, where only channel o is computed; None: all.
+            channel: numbers of a channel, where only channel o is computed (of what goes step by
+                step: only step o); None: all.
         """
+        given = f"{self.weight}, {self.bias}, {x}, {y}"
         match self.layer:
+            case Linear(inputs=inputs, outputs=outputs) if channel is not None:
+                one = f"{self.weight}, {self.bias}, {x} + o * {inputs}, {y}"
+                return f"linear(1, {inputs}, {outputs}, {one});"
+            case Recurrent(steps=steps, width=width):
+                some = f"0, {steps}" if channel is None else "o, o + 1"
+                return f"recur({some}, {width}, {given});"
+            case Mean(rows=rows, given=count):
+                return f"mean_rows({rows}, {count}, {x}, {y});"
             case Pooling(kind=kind, frame=frame):
                 count = frame.channels if channel is None else 1
                 how = "" if kind == "max" else f"{self.layer.border:d}, {self.layer.divisor}, "
@@ -84,12 +99,12 @@ class Call:
                 return f"{self.needs[0]}({channel or count}, {self._slope}{y});"
             case Convolution(frame=frame):
                 some = f"0, {frame.out_channels}" if channel is None else "o, o + 1"
-                return f"convolve(&{self.frame}, {some}, {self.weight}, {self.bias}, {x}, {y});"
+                return f"convolve(&{self.frame}, {some}, {given});"
             case _:
-                return f"{self.needs[0]}({self._shape}, {self.weight}, {self.bias}, {x}, {y});"
+                return f"{self.needs[-1]}({self._shape}, {given});"
 
-    def backward(self, x: str, g: str, by_x: str) -> str:
-        """The call that makes dL/dx of g = dL/dy; an activation takes its value for x, in place."""
+    def backward(self, x: str, y: str, g: str, by_x: str) -> str:
+        """The call that makes dL/dx of g = dL/dy, where y is made of x; an activation in place."""
         both = f"{self.sums[0]}, {self.sums[1]}"
         match self.layer:
             case Pooling(kind="max"):
@@ -97,13 +112,18 @@ class Call:
             case Pooling(border=border, divisor=divisor):
                 return f"pool_average_backward(&{self.frame}, {border:d}, {divisor}, {g}, {by_x});"
             case Activation(given=count):
-                return f"{self.needs[0]}_backward({count}, {self._slope}{x}, {g});"
+                return f"{self.needs[0]}_backward({count}, {self._slope}{y}, {g});"
             case Convolution():
                 given = f"{self.weight}, {x}, {g}"
                 return f"convolve_backward(&{self.frame}, {given}, {both}, {by_x});"
+            case Recurrent(steps=steps, width=width):
+                given = f"{steps}, {width}, {self.weight}, {self.bias}, {x}, {y}, {g}"
+                return f"recur_backward({given}, {both}, {by_x});"
+            case Mean(rows=rows, given=count):
+                return f"mean_rows_backward({rows}, {count}, {g}, {by_x});"
             case _:
                 given = f"{self._shape}, {self.weight}, {x}, {g}"
-                return f"{self.needs[0]}_backward({given}, {both}, {by_x});"
+                return f"{self.needs[-1]}_backward({given}, {both}, {by_x});"
 
     @property
     def _slope(self) -> str:
@@ -185,10 +205,10 @@ class Network:
         for place in reversed(range(len(rest))):
             call, x, y = rest[place], results[place], results[place + 1]
             if isinstance(call.layer, Activation):
-                lines.append(call.backward(y, g, ""))
+                lines.append(call.backward(x, y, g, ""))
                 continue
             by_x = free[0] if place > 0 else "NULL"
-            lines.append(call.backward(x, g, by_x))
+            lines.append(call.backward(x, y, g, by_x))
             g, free = by_x, free[::-1]
         if not re.search(r"\bp\b", " ".join(lines)):
             lines.append("(void)p;")
@@ -253,14 +273,14 @@ def body_lines(plan: Plan, calls: Sequence[Written]) -> list[str]:
         if len(stage) == 1:
             lines.append(some[0].forward(here, there))
         else:
-            first, last = stage[0], stage[-1]
-            assert isinstance(first, Convolution)
-            assert isinstance(last, Pooling)
-            size, pooled = math.prod(first.frame.out_space), math.prod(last.frame.out_space)
-            lines.append(f"for (int o = 0; o < {first.frame.out_channels}; o++) {{")
+            last = stage[-1]
+            count, size = parts(stage)
+            # States go on from the one before; a pooled channel lies by itself.
+            y = f"{there} + o * {last.given // count}" if isinstance(last, Pooling) else there
+            lines.append(f"for (int o = 0; o < {count}; o++) {{")
             for call in some[:-1]:
                 lines.append(f"    {call.forward(here, 'channel', size)}")
-            lines.append(f"    {some[-1].forward('channel', f'{there} + o * {pooled}', size)}")
+            lines.append(f"    {some[-1].forward('channel', y, size)}")
             lines.append("}")
         here, there = there, here
     return lines

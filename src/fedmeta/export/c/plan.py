@@ -2,7 +2,8 @@
 
 The layers before the first one that adaptation moves are the *body*: their parameters are constants
 and their results take turns in two buffers. A convolution that is pooled is computed channel by
-channel, so that what is not pooled yet takes the room of one. From the first layer that moves on
+channel, so that what is not pooled yet takes the room of one; likewise what recurrent units are
+given, step by step. From the first layer that moves on
 every result keeps a buffer of its own, since the way back needs it. Activations work in place.
 """
 
@@ -17,10 +18,10 @@ from fedmeta.core.tree import Tree
 from fedmeta.export.c.chain import (
     Activation,
     Convolution,
-    Frame,
     Layer,
     Linear,
     Pooling,
+    Recurrent,
     chain_of,
 )
 from fedmeta.models.meta_model import MetaModel
@@ -79,21 +80,20 @@ class Plan:
 
     @property
     def channel(self) -> int:
-        """Numbers of the largest channel that is not pooled yet."""
-        sizes = (math.prod(_frame(stage[0]).out_space) for stage in self.stages if len(stage) > 1)
-        return max(sizes, default=0)
+        """Numbers of the largest channel that is not pooled yet, or of a step."""
+        return max((parts(stage)[1] for stage in self.stages if len(stage) > 1), default=0)
 
     @property
     def stages(self) -> tuple[tuple[Layer, ...], ...]:
-        """The layers of the body: a convolution with what follows up to its pooling, or alone."""
+        """The layers of the body: what is computed part by part together, others alone."""
         found: list[tuple[Layer, ...]] = []
         rest = self.body
         while rest:
             end = 1
             while isinstance(rest[0], Convolution) and isinstance(_at(rest, end), Activation):
                 end += 1
-            pooled = isinstance(rest[0], Convolution) and isinstance(_at(rest, end), Pooling)
-            end = end + 1 if pooled else 1
+            ends = {Convolution: Pooling, Linear: Recurrent}.get(type(rest[0]))
+            end = end + 1 if ends is not None and isinstance(_at(rest, end), ends) else 1
             found.append(rest[:end])
             rest = rest[end:]
         return tuple(found)
@@ -176,9 +176,13 @@ def _at(layers: tuple[Layer, ...], place: int) -> Layer | None:
     return layers[place] if place < len(layers) else None
 
 
-def _frame(layer: Layer) -> Frame:
-    assert isinstance(layer, Convolution)
-    return layer.frame
+def parts(stage: tuple[Layer, ...]) -> tuple[int, int]:
+    """How many parts a stage is computed in, and numbers of each before the last layer."""
+    first = stage[0]
+    if isinstance(first, Convolution):
+        return first.frame.out_channels, math.prod(first.frame.out_space)
+    assert isinstance(first, Linear)
+    return first.rows, first.outputs
 
 
 def _check_windows(layer: Layer) -> None:

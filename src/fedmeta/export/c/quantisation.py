@@ -19,7 +19,16 @@ import numpy.typing as npt
 
 from fedmeta.core.errors import ModelError
 from fedmeta.core.tree import Tree
-from fedmeta.export.c.chain import Activation, Convolution, Layer, Linear, Normalisation, Pooling
+from fedmeta.export.c.chain import (
+    Activation,
+    Convolution,
+    Layer,
+    Linear,
+    Mean,
+    Normalisation,
+    Pooling,
+    Recurrent,
+)
 from fedmeta.export.c.network import body_lines
 from fedmeta.export.c.plan import Plan
 from fedmeta.export.c.ranges import Ranges
@@ -180,9 +189,14 @@ def quantised(plan: Plan, values: Tree, ranges: Ranges) -> Body:
                 arrays = (_table(layer, place + 1, before, after),)
             case Convolution() | Linear():
                 arrays = _product(layer, place + 1, values, before, after)
-            case Normalisation():
+            case Normalisation() | Recurrent() | Mean():
+                does = (
+                    "normalises"
+                    if isinstance(layer, Normalisation)
+                    else "is of a recurrent network"
+                )
                 raise ModelError(
-                    f"layer {layer.name!r} normalises, which has no form of whole numbers here",
+                    f"layer {layer.name!r} {does}, which has no form of whole numbers here",
                     "export it in float32",
                 )
         steps.append(Step(layer, place + 1, before.zero, arrays))

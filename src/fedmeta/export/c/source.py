@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import textwrap
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,7 +108,6 @@ def header(model: MetaModel, adapting: Adapting, checksum: str) -> str:
     shape = " x ".join(map(str, model.input_shape))
     label = "int label" if task.class_names else "const float *label"
     words = {
-        "RUN_TEXT": string(str(model.about.get("run") or "")),
         "CHECKSUM_TEXT": string(checksum),
         "INPUTS_NUMBER": str(plan.inputs),
         "INPUT_SHAPE": shape,
@@ -115,6 +115,8 @@ def header(model: MetaModel, adapting: Adapting, checksum: str) -> str:
         "PARAMETERS_NUMBER": str(plan.parameters),
         "STEPS_NUMBER": str(model.adaptation.steps),
         "LABEL_ARGUMENT": label,
+        "RUN_TEXT": string(str(model.about.get("run") or "")),  # texts of others come last
+        "INPUT_NAMES": _input_names(model),
     }
     parts = [piece("header", **words)]
     if task.class_names:
@@ -130,6 +132,16 @@ def header(model: MetaModel, adapting: Adapting, checksum: str) -> str:
         parts.append(piece("header_stream"))
     parts.append(piece("header_end"))
     return "\n".join(parts)
+
+
+def _input_names(model: MetaModel) -> str:
+    """A comment with the columns of a table, in the order of a sample's numbers."""
+    names = [comment(str(each)) for each in model.about.get("features") or ()]
+    if not names:
+        return ""
+    text = f"/* The numbers of a sample, in order: {', '.join(names)}. */"
+    lines = textwrap.wrap(text, 98, subsequent_indent="   ", break_on_hyphens=False)
+    return "\n".join(["", *lines, ""])
 
 
 def _opening(model: MetaModel) -> str:
@@ -209,7 +221,9 @@ def _memory(network: Network, adapting: Adapting) -> list[tuple[str, str, int, s
     if two:
         found.append((kind, f"b[{two}]", size * two, "likewise"))
     if plan.channel:
-        found.append((kind, f"channel[{plan.channel}]", size * plan.channel, "not pooled yet"))
+        found.append(
+            (kind, f"channel[{plan.channel}]", size * plan.channel, "of a part, not pooled yet")
+        )
     if plan.int8:
         count = plan.features
         found.append(("float", f"features[{count}]", 4 * count, "what the body gives"))

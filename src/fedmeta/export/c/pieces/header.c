@@ -14,7 +14,7 @@ extern "C" {
 
 #define FM_RUN RUN_TEXT
 #define FM_CHECKSUM CHECKSUM_TEXT /* SHA-256 of the constants */
-
+INPUT_NAMES
 enum {
     FM_INPUTS = INPUTS_NUMBER,         /* numbers of a sample: INPUT_SHAPE */
     FM_OUTPUTS = OUTPUTS_NUMBER,       /* numbers of an answer */

@@ -3,10 +3,8 @@ static void normalise(int rows, int size, int spread, int scales, float epsilon,
                       const float *weight, const float *bias, const float *x, float *y)
 {
     for (int r = 0; r < rows; r++) {
-        float mean = 0.0f, variance = 0.0f;
-        for (int i = r * size; i < (r + 1) * size; i++) {
-            mean += x[i] / (float)size;
-        }
+        const float mean = mean_of(size, x + r * size);
+        float variance = 0.0f;
         for (int i = r * size; i < (r + 1) * size; i++) {
             variance += (x[i] - mean) * (x[i] - mean) / (float)size;
         }

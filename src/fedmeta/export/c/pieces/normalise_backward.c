@@ -4,10 +4,8 @@ static void normalise_backward(int rows, int size, int spread, int scales, float
                                float *by_weight, float *by_bias, float *by_x)
 {
     for (int r = 0; r < rows; r++) {
-        float mean = 0.0f, variance = 0.0f, level = 0.0f, tilt = 0.0f;
-        for (int i = r * size; i < (r + 1) * size; i++) {
-            mean += x[i] / (float)size;
-        }
+        const float mean = mean_of(size, x + r * size);
+        float variance = 0.0f, level = 0.0f, tilt = 0.0f;
         for (int i = r * size; i < (r + 1) * size; i++) {
             variance += (x[i] - mean) * (x[i] - mean) / (float)size;
         }
