@@ -3,6 +3,9 @@ r"""Other settings and constants for the default, judged on held-out source node
     python -m benchmarks.held_out_nodes --data cifar100 --folder DATA --device cuda \
         --change progress=1.2 --change progress=1.2,rescue=2 --results results/held-out/rescue.json
 
+Of classes that no target shares with a source (`--data glyphs --partition 5-way-1-shot`), and of
+nodes that data come with (`--data bands.csv --partition own-nodes`), likewise.
+
 A change names options of ADMM-FedMeta, such as longest_step=0.02, other settings by their path,
 such as augmentation.shift=2, and constants of `fedmeta.algorithms.step_search` without their
 underscore. Seeds begin at 100: those of the tables are never seen. A held-out node has a dozen
@@ -47,7 +50,15 @@ FIRST_SEED = 100
 DIVISIONS = 20
 AXES = dict(declaration("robustness").axes)
 DATA = list(AXES["data"])
-AXES["data"] = {**AXES["data"], "digits": {"data": {"name": "digits", "nodes": 50}}}
+PARTITIONS = list(AXES["partition"])
+OUTSIDE = declaration("outside").axes  # places of that page, but for the grid of few digits
+AXES["data"] = {
+    **AXES["data"],
+    **OUTSIDE["data"],
+    "digits": {"data": {"name": "digits", "nodes": 50}},
+}
+_TASKS = ("5-way-1-shot", "5-way-5-shot", "own-nodes")
+AXES["partition"] = {**AXES["partition"], **{name: OUTSIDE["task"][name] for name in _TASKS}}
 OPTIONS = (
     *(field.name for field in fields(ADMMFedMeta)),
     *("first_penalty", "longest_step", "averaging"),  # of its server
@@ -126,7 +137,7 @@ def tried(settings: RunSpec, seeds: range, constants: Mapping[str, float]) -> di
     for drawn, outcome, final in zip(nodes.values(), outcomes, finals, strict=True):
         if isinstance(outcome, DivergedError) or final is None:
             continue
-        reached_here = judged(outcome, drawn, settings.data_settings.support_share)
+        reached_here = judged(outcome, drawn)
         if reached_here is not None:
             accuracies.append(100 * reached_here)
             shares.append(final / outcome.history[0]["meta_loss"])
@@ -143,9 +154,10 @@ def tried(settings: RunSpec, seeds: range, constants: Mapping[str, float]) -> di
     }
 
 
-def judged(outcome: Run, nodes: Federation, share: float) -> float | None:
+def judged(outcome: Run, nodes: Federation) -> float | None:
     """Mean metric of the held-out nodes over many divisions of their samples; None: it diverged."""
     execution = execution_of(outcome)
+    share = float(np.mean([len(node.support) / node.size for node in nodes.targets]))
     model = outcome.meta_model
     steps = model.adaptation.steps
     found = [
@@ -191,7 +203,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--change", action="append", help="name=value,name=value")
-    for axis, default in (("data", DATA), ("partition", list(AXES["partition"]))):
+    for axis, default in (("data", DATA), ("partition", PARTITIONS)):
         parser.add_argument(f"--{axis}", nargs="+", choices=list(AXES[axis]), default=default)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=8)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedmeta import (
+    Adaptation,
     Augmentation,
     DataSettings,
     Execution,
@@ -18,14 +19,17 @@ from fedmeta import (
     fit_scaling,
     train,
 )
+from fedmeta.config.spec import RunSpec
 from fedmeta.core import randomness
 from fedmeta.core.errors import FedmetaError
+from fedmeta.core.older_settings import as_begun
 from fedmeta.core.sample_sets import NodeData, Samples
 from fedmeta.core.turned_classes import turned
 from fedmeta.data.federation import Federation
 from fedmeta.data.loading import deal_out
 from fedmeta.data.readers.glyphs import draw_glyphs
 from fedmeta.models.networks import build
+from fedmeta.training.job import prepare
 
 SMALL = ModelSettings(channels=(4, 4, 4, 4))
 
@@ -127,6 +131,32 @@ def test_episodes_of_images_get_them_without_options(episodes: Federation) -> No
         episodes, SMALL, rounds=2, execution=Execution(dtype="float64"), augmentation=still
     ).meta_model
     assert any(not torch.allclose(other.theta[n], leaf) for n, leaf in first.theta.items())
+
+
+def test_a_linear_head_adapts_by_class_means(episodes: Federation) -> None:
+    def rule(spec: RunSpec, federation: Federation = episodes) -> Adaptation:
+        return prepare(replace(spec, data=None), federation).algorithm.inner
+
+    spec = RunSpec.from_dict({"model": {"name": "mlp", "hidden": [4]}})
+    found = rule(spec)
+    assert (found.method, found.step_size, found.scope) == ("prototypes", 4.0, "head")
+    asked = RunSpec.from_dict({"model": {"name": "mlp"}, "inner": {"step_size": 0.1}})
+    assert (rule(asked).method, rule(asked).step_size) == ("gradient", 0.1)
+    assert rule(RunSpec.from_dict({"algorithm": "fedmeta"})).method == "gradient"
+    one_task = replace(episodes, task=replace(episodes.task, local_labels=False))
+    assert rule(spec, one_task).method == "gradient"
+    # What follows the head, or stands in its place, has no class means.
+    other = nn.Sequential(nn.Flatten(), nn.Linear(784, 3), nn.LogSoftmax(dim=1))
+    assert rule(RunSpec(data=None, model=other)).method == "gradient"
+    assert rule(RunSpec(data=None, model=nn.Sequential(*other[:2]))).method == "prototypes"
+
+
+def test_a_run_begun_with_gradient_steps_goes_on_with_them(episodes: Federation) -> None:
+    begun = {"algorithm": {"inner": {"step_size": 0.3, "scope": "head"}}}
+    spec = RunSpec.from_dict(as_begun(begun, "admm-fedmeta"))
+    job = prepare(replace(spec, data=None, model=SMALL), episodes)
+    assert job.algorithm.inner.method == "gradient"
+    assert "method" not in job.settings["algorithm"]["inner"]  # as it stored them
 
 
 def test_other_data_are_as_they_were(episodes: Federation) -> None:

@@ -242,5 +242,4 @@ def test_a_trained_model_travels(tmp_path: Path) -> None:
     right = (adapted[1].predict(query[0]).argmax(dim=1).numpy() == query[1]).mean()
     assert run.evaluation is not None
     assert right == pytest.approx(run.evaluation.values[1][0])
-    with pytest.raises(ModelError, match="adapts by prototypes"):
-        export_onnx(again, tmp_path / "model.onnx", adaptable=True)
+    export_onnx(again, tmp_path / "model.onnx", adaptable=True)  # which compares it with PyTorch

@@ -91,6 +91,27 @@ def test_decisions_are_those_of_pytorch(digits: Exported, values: Exported) -> N
     assert decided(values, inputs, apart) == ("none", "none")
 
 
+def test_a_model_that_adapts_by_class_means(tmp_path: Path) -> None:
+    rule = Adaptation(4.0, scope="head", method="prototypes")
+    given = meta_model(ModelSettings("mlp", hidden=(6,)), (4,), 3, rule)
+    export_onnx(given, tmp_path / "means.onnx", adaptable=True)
+    model = fedmeta_edge.load(tmp_path / "means.onnx")
+    assert model.by_means
+    inputs, labels = samples(given, 9)
+    for steps in (0, 1, 5):  # means are means, however often they are taken
+        found = fedmeta_edge.adapt(model, inputs, labels, steps)
+        wanted = adapted(given, inputs, labels, min(steps, 1))
+        assert farthest(found.weights, wanted) <= 1e-5
+    sharper = replace(given, adaptation=replace(rule, step_size=16.0))
+    found = fedmeta_edge.adapt(model, inputs, labels, step_size=16.0)
+    assert farthest(found.weights, adapted(sharper, inputs, labels, 1)) <= 1e-4
+    both, flipped = Exported(given, tmp_path / "means.onnx"), answers(given, inputs).argmin(axis=1)
+    assert decided(both, inputs, flipped) == ("prototypes", "prototypes")
+    assert decided(both, inputs[:2], labels[:2] * 0)[0] in ("none", "prototypes")
+    right = answers(given, inputs[:1]).argmax(axis=1)
+    assert decided(both, inputs[:1], right) == ("none", "none")
+
+
 def test_a_thousand_support_sets_decide_alike(tmp_path: Path) -> None:
     given = meta_model(ModelSettings("mlp", hidden=(6,)), (4,), 3, Adaptation(0.5, scope="head"))
     export_onnx(given, tmp_path / "small.onnx", adaptable=True)

@@ -2,10 +2,11 @@
 
 The rule is fedmeta's own (`fedmeta.core.decision`) with its candidates: the meta-model as it is
 ("none"), a head of class means ("prototypes", where the graph gives one), one gradient step ("one")
-and several ("several": as many as in training, or 5 where that was one). Every sample is predicted
-by the model adapted to the others (beyond 32 samples: to those of the other 31 of 32 parts). What
-the model was trained for stands, unless another candidate has the lowest mean loss and its lead is
-sure: the 95 % point of Student's distribution.
+and several ("several": as many as in training, or 5 where that was one). A model that adapts by
+class means knows no gradient steps. Every sample is predicted by the model adapted to the others
+(beyond 32 samples: to those of the other 31 of 32 parts). What the model was trained for stands,
+unless another candidate has the lowest mean loss and its lead is sure: the 95 % point of Student's
+distribution.
 
 A sample whose class the others lack is not counted. Where none counts, or all are of one class, it
 adapts as it was trained for, unless its loss on these samples does not fall or all are of one class
@@ -71,11 +72,15 @@ def adapt_if_it_helps(
     inputs = model.body_features(inputs)
     start = adapt(model, inputs, labels, 0, seed, step_size)  # checks what was given
 
-    several = steps if steps > 1 else SEVERAL
+    several = 1 if model.by_means else steps if steps > 1 else SEVERAL
 
     def candidates(present: Present) -> dict[str, Weights]:
         """The weights of each after adapting to some of the samples."""
         found = {"none": start.weights}
+        if model.by_means:  # it knows no gradient steps
+            ones = present.astype(np.float32)
+            found["prototypes"] = model.step(inputs, labels, ones, start.weights, step_size)
+            return found
         if model.has_prototypes:
             found["prototypes"] = model.prototypes(inputs, labels, present, start.weights)
         weights = start.weights
@@ -89,7 +94,8 @@ def adapt_if_it_helps(
     whole = candidates(np.ones(len(inputs), np.bool_))
     seconds = (time.perf_counter() - began) / several
     names = list(whole)
-    own = names.index("none" if steps == 0 else "one" if steps == 1 else "several")
+    trained_for = "prototypes" if model.by_means else "one" if steps == 1 else "several"
+    own = names.index(trained_for if steps > 0 else "none")
     part = np.arange(len(inputs)) % FOLDS
     elsewhere = part[:, None] != part
     if model.classes:

@@ -59,7 +59,7 @@ class Model:
         input_shape: of one raw sample.
         features: names of the columns of a table, where it was trained on one.
         steps: adaptation steps that it was trained for.
-        step_size: α.
+        step_size: α; of class means their sharpness.
         batch_size: samples per adaptation step; None: all.
         run: id of the training run.
         label_unit: what values were divided by in training, one number per output.
@@ -72,6 +72,7 @@ class Model:
         text: how the texts of a column become samples, if they do.
         inputs: what a row holds side by side, where samples have several inputs; else empty.
         body: what makes features of samples, in a file of its own; None: the graph does it all.
+        by_means: whether it adapts by class means for a head, and not by gradient steps.
     """
 
     session: GuardedSession
@@ -94,6 +95,7 @@ class Model:
     text: Mapping[str, Any] | None = None
     inputs: tuple[Mapping[str, Any], ...] = ()
     body: Body | None = None
+    by_means: bool = False
 
     def body_features(self, inputs: Array) -> Array:
         """What the graph takes: features of the frozen body, where it has a file of its own.
@@ -271,6 +273,7 @@ def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> 
         encoding.get("label"),
         encoding.get("text"),
         tuple(facts.get("inputs") or ()),
+        by_means=rule.get("method") == "prototypes",  # older files have none: gradient steps
     )
     _check_facts(model)
     return model

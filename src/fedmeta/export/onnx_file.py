@@ -45,19 +45,15 @@ def export_onnx(
     Args:
         model: the meta-model, or one adapted by `MetaModel.adapt`.
         path: where to.
-        adaptable: write the graph of an adaptation step (see `fedmeta.export.step`), which predicts
-            as well; else the graph of a prediction alone. A large frozen body becomes a file of its
-            own beside it, NAME.body.onnx (see `fedmeta.export.body`).
+        adaptable: write the graph of an adaptation step, or of class means where the model adapts
+            by those (see `fedmeta.export.step`), which predicts as well; else the graph of a
+            prediction alone. A large frozen body becomes a file of its own beside it,
+            NAME.body.onnx (see `fedmeta.export.body`).
         int8: ranges of what enters layers, to write those before the head in eight bits.
 
     Raises:
         ModelError: for a model that cannot be exported; it names the layer.
     """
-    if adaptable and model.adaptation.method == "prototypes":
-        raise ModelError(
-            "the graph of an adaptation is a gradient step, but this model adapts by prototypes",
-            "adapt it with fedmeta adapt and export the adapted model for inference",
-        )
     model = _plain(model)
     if adaptable and (apart := body_apart(model)) is not None:
         _export_pair(model, apart, path, int8)
@@ -130,6 +126,8 @@ def _plain(model: MetaModel) -> MetaModel:
 def _facts(model: MetaModel, adaptable: bool) -> Mapping[str, Any]:
     rule, values = model.adaptation, model.task.kind == "regression"
     adaptation = {"steps": rule.steps, "step_size": rule.step_size, "batch_size": rule.batch_size}
+    if rule.method != "gradient":  # which files of older versions are
+        adaptation["method"] = rule.method
     return {
         "kind": "adaptable" if adaptable else "inference",
         "task": model.task.kind,
@@ -218,7 +216,7 @@ def _compare(model: MetaModel, session: Any, count: int, adaptable: bool) -> Non
         phi = whole.adapt(inputs, named, steps=1).theta
         moves = model.adaptation.moves(model.theta)
         expected |= {ADAPTED + name: phi[name].numpy() for name in phi if name in moves}
-        if prototype_head(model) is not None:
+        if model.adaptation.method == "gradient" and prototype_head(model) is not None:
             rule = replace(candidate_rules(model.adaptation)["prototypes"], batch_size=None)
             means = replace(model, adaptation=rule).adapt(inputs, named).theta
             expected |= {MEANS + name: means[name].numpy() for name in rule.moves(means)}

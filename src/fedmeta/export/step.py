@@ -10,7 +10,8 @@ also predicts, and the loss of every sample under θ. k steps are k runs, each w
 before. A pull λ is to θ⁰, the exported model's own parameters, which are part of the graph.
 
 Where the head can be one of class means (`fedmeta.core.prototypes`), that head of the given samples
-is an output too, so that a device has all candidates of `fedmeta.core.decision`.
+is an output too, so that a device has all candidates of `fedmeta.core.decision`. Of a model that
+adapts by class means φ has that head itself, and α is its sharpness; a further run changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def step_graph(model: MetaModel) -> Graph:
     # Tensors of their own: the tracer takes one tensor under two names for one input.
     anchor = {name: leaf.clone() for name, leaf in moving.items()} if rule.pull > 0 else {}
     head = prototype_head(model)
-    sharpness = candidate_rules(rule)["prototypes"].step_size
+    by_means, rules = rule.method == "prototypes", candidate_rules(rule)
 
     def step(given: Tree) -> Tree:
         theta = part(given, THETA) | part(given, FIXED)
@@ -50,18 +51,25 @@ def step_graph(model: MetaModel) -> Graph:
         network = replace(model.network, constants=part(given, CONSTANTS))
         objective = Objective(lambda point, x, _key: network(point, x), model.loss)
         learned = part(given, FACTORS)
-        sizes = {name: given["step_size"] * learned.get(name, 1.0) for name in moving}
-        one = replace(rule, step_size=1.0, steps=1, batch_size=None, factors=sizes)
         samples = Samples(scaled(given), _scaled_labels(given), given["mask"])
-        adapted = adapt(objective, one, theta, samples, anchor=part(given, _ANCHOR) or None)
+        # Of a model that adapts by class means α is their sharpness.
+        sharpness = given["step_size"] if by_means else rules["prototypes"].step_size
         means: Tree = {}
         if head is not None:
-            found = with_prototypes(objective.predict, theta, head, samples, sharpness)
-            means = {MEANS + name: found[name] for name in head}
+            means = with_prototypes(objective.predict, theta, head, samples, sharpness)
+        if by_means:
+            taken = given["step_size"] > 0  # a step of size 0 is how a device asks for θ
+            adapted = {name: torch.where(taken, means[name], theta[name]) for name in moving}
+            further: Tree = {}
+        else:
+            sizes = {name: given["step_size"] * learned.get(name, 1.0) for name in moving}
+            one = replace(rule, step_size=1.0, steps=1, batch_size=None, factors=sizes)
+            adapted = adapt(objective, one, theta, samples, anchor=part(given, _ANCHOR) or None)
+            further = {MEANS + name: means[name] for name in head or ()}
         outputs = network(theta, samples.inputs)
         return {
             **{ADAPTED + name: adapted[name] for name in moving},
-            **means,
+            **further,
             "logits": _in_label_unit(given, outputs),
             "losses": model.loss(outputs, samples.labels),
         }

@@ -4,7 +4,9 @@ Where nobody has asked for anything else:
 
 - images are augmented as `Augmentation.resolved` says (but not in front of a frozen body, which
   would be computed in every round: see `job.prepare`);
-- a prototype head adapts by prototypes;
+- a prototype head adapts by prototypes, and so does any linear head where class numbers are local
+  to a node: what it has learned of class 3 elsewhere says nothing, and a gradient step would have
+  to undo it with the few samples at hand;
 - tokens of texts are read by a recurrent network that knows as many as their encoding;
 - images whose class numbers are local to a node, as in episodes, get the network that few-shot
   learning knows, conv4;
@@ -35,6 +37,7 @@ from torch import nn
 
 from fedmeta.algorithms.platform_optimizer import AUTOMATIC
 from fedmeta.config.spec import RunSpec
+from fedmeta.core.decision import possible_candidates
 from fedmeta.core.objective import PROTOTYPES, RECOMMENDED
 from fedmeta.data.federation import Federation, Task
 from fedmeta.models.functional import FunctionalModel, functionalise
@@ -46,6 +49,7 @@ _FOR_VALUES = 0.25  # α (1 + E‖h‖²) where values are predicted
 _LONGEST_FOR_VALUES = 0.05  # step of the platform
 _BOUNDS = 2.0, 400.0  # of the same where classes are
 _SAMPLES = 64
+_FEW = 4
 
 
 def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
@@ -86,7 +90,7 @@ def with_inner_step(
     federation: Federation,
     tokens: bool = False,
 ) -> RunSpec:
-    """The spec with α matched to the network, where nobody has asked for an inner adaptation.
+    """The spec with an adaptation of its head that fits, where nobody has asked for one.
 
     Args:
         spec: with its other defaults decided.
@@ -120,12 +124,22 @@ def with_inner_step(
         like = torch.randint(network.vocabulary, (_SAMPLES, *shape), generator=generator)
     else:
         like = torch.randn(_SAMPLES, *shape, generator=generator).to(some.dtype)
-    step = matched_step(feature_size(network, head, like.to(some.device)), federation.task)
+    like = like.to(some.device)
+    algorithm: Any = spec.algorithm
+    if federation.task.local_labels and _takes_class_means(network, head, like):
+        return replace(spec, algorithm=replace(algorithm, inner=PROTOTYPES))
+    step = matched_step(feature_size(network, head, like), federation.task)
     if step == RECOMMENDED.step_size:
         return spec
     inner = replace(RECOMMENDED, step_size=step)
-    algorithm: Any = spec.algorithm
     return replace(spec, algorithm=replace(algorithm, inner=inner))
+
+
+def _takes_class_means(network: FunctionalModel, head: Head, like: torch.Tensor) -> bool:
+    """Whether a network ends with one linear layer, so that class means can stand in its place."""
+    rule, few = replace(RECOMMENDED, head=head.names), like[:_FEW]
+    classes = torch.zeros(len(few), dtype=torch.int64, device=few.device)
+    return "prototypes" in possible_candidates(network, rule, network.theta, few, classes)
 
 
 def _width(head: nn.Module) -> int:
