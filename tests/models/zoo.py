@@ -491,7 +491,7 @@ REFUSED: dict[str, tuple[Animal, str]] = {
     ),
     "rows shortened in place": (
         Animal(
-            lambda: nn.Sequential(nn.Embedding(20, 6, max_norm=1.0), nn.Flatten(), nn.Linear(30, 3)),
+            lambda: nn.Sequential(nn.Embedding(20, 2, max_norm=1.0), nn.Flatten(), mlp(10, 3)),
             (5,),
             20,
             dtype=np.int64,

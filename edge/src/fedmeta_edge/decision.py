@@ -79,7 +79,7 @@ def adapt_if_it_helps(
         if model.has_prototypes:
             found["prototypes"] = model.prototypes(inputs, labels, present, start.weights)
         weights = start.weights
-        for step in range(several):
+        for step in range(several if model.method == "gradient" else 0):
             mask = batch_mask(len(inputs), model.batch_size, seed, step, present)
             weights = model.step(inputs, labels, mask, weights, step_size)
             found["one" if step == 0 else "several"] = weights
@@ -89,7 +89,8 @@ def adapt_if_it_helps(
     whole = candidates(np.ones(len(inputs), np.bool_))
     seconds = (time.perf_counter() - began) / several
     names = list(whole)
-    own = names.index("none" if steps == 0 else "one" if steps == 1 else "several")
+    taken_as = {0: "none", 1: "one"}.get(steps, "several")
+    own = names.index(taken_as if steps == 0 or model.method == "gradient" else "prototypes")
     part = np.arange(len(inputs)) % FOLDS
     elsewhere = part[:, None] != part
     if model.classes:

@@ -72,6 +72,8 @@ class Model:
         text: how the texts of a column become samples, if they do.
         inputs: what a row holds side by side, where samples have several inputs; else empty.
         body: what makes features of samples, in a file of its own; None: the graph does it all.
+        method: "gradient", or "prototypes": a step makes the head of class means, and the step size
+            is their sharpness.
     """
 
     session: GuardedSession
@@ -94,6 +96,7 @@ class Model:
     text: Mapping[str, Any] | None = None
     inputs: tuple[Mapping[str, Any], ...] = ()
     body: Body | None = None
+    method: str = "gradient"
 
     def body_features(self, inputs: Array) -> Array:
         """What the graph takes: features of the frozen body, where it has a file of its own.
@@ -271,6 +274,7 @@ def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> 
         encoding.get("label"),
         encoding.get("text"),
         tuple(facts.get("inputs") or ()),
+        method=rule.get("method", "gradient"),
     )
     _check_facts(model)
     return model
@@ -294,6 +298,7 @@ def _check_facts(model: Model) -> None:
         "input_shape": all(_whole(n, 1, _MOST) for n in shape) and math.prod(shape) <= _MOST,
         "features": all(isinstance(name, str) for name in model.features),
         "steps": _whole(model.steps, 0, _MOST_STEPS),
+        "method": model.method in ("gradient", "prototypes"),
         "batch_size": model.batch_size is None or _whole(model.batch_size, 1, _MOST),
         "step_size": not model.adaptable or _number(model.step_size),
         "run": model.run is None or isinstance(model.run, str),

@@ -53,11 +53,6 @@ def export_onnx(
     Raises:
         ModelError: for a model that cannot be exported; it names the layer.
     """
-    if adaptable and model.adaptation.method == "prototypes":
-        raise ModelError(
-            "the graph of an adaptation is a gradient step, but this model adapts by prototypes",
-            "adapt it with fedmeta adapt and export the adapted model for inference",
-        )
     model = _plain(model)
     if adaptable and (apart := body_apart(model)) is not None:
         _export_pair(model, apart, path, int8)
@@ -130,6 +125,7 @@ def _plain(model: MetaModel) -> MetaModel:
 def _facts(model: MetaModel, adaptable: bool) -> Mapping[str, Any]:
     rule, values = model.adaptation, model.task.kind == "regression"
     adaptation = {"steps": rule.steps, "step_size": rule.step_size, "batch_size": rule.batch_size}
+    means = {"method": rule.method} if rule.method == "prototypes" else {}
     return {
         "kind": "adaptable" if adaptable else "inference",
         "task": model.task.kind,
@@ -139,7 +135,7 @@ def _facts(model: MetaModel, adaptable: bool) -> Mapping[str, Any]:
         "features": list(model.about.get("features") or ()),
         "encoding": model.about.get("encoding"),
         "inputs": model.about.get("inputs"),
-        "adaptation": adaptation if adaptable else None,
+        "adaptation": {**adaptation, **means} if adaptable else None,
         "run": model.about.get("run"),
         "calibration": None if model.calibration is None else asdict(model.calibration),
         "label_unit": model.scaling.label_deviation(model.task.outputs).tolist()

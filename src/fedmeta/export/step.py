@@ -7,7 +7,8 @@ step are raw samples, their labels and a mask (1 counts, 0 is padding), and, whe
 shall differ from the meta-model's, θ (of the parameters that adaptation moves), α and, where they
 were learned, the factors f. Outputs are φ, the model's answers under θ, so that the same graph
 also predicts, and the loss of every sample under θ. k steps are k runs, each with the φ of the one
-before. A pull λ is to θ⁰, the exported model's own parameters, which are part of the graph.
+before. A pull λ is to θ⁰, the exported model's own parameters, which are part of the graph. Where a
+model adapts by class means φ has them for its head, and α is their sharpness; 0 leaves θ as it is.
 
 Where the head can be one of class means (`fedmeta.core.prototypes`), that head of the given samples
 is an output too, so that a device has all candidates of `fedmeta.core.decision`.
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from fedmeta.core.decision import candidate_rules, possible_candidates
-from fedmeta.core.objective import Objective, adapt
+from fedmeta.core.objective import Adaptation, Objective, adapt
 from fedmeta.core.prototypes import Head, linear_head, with_prototypes
 from fedmeta.core.sample_sets import Samples
 from fedmeta.core.tree import Tree
@@ -49,11 +50,14 @@ def step_graph(model: MetaModel) -> Graph:
         theta = {name: theta[name] for name in model.theta}  # the head is what comes last
         network = replace(model.network, constants=part(given, CONSTANTS))
         objective = Objective(lambda point, x, _key: network(point, x), model.loss)
-        learned = part(given, FACTORS)
-        sizes = {name: given["step_size"] * learned.get(name, 1.0) for name in moving}
-        one = replace(rule, step_size=1.0, steps=1, batch_size=None, factors=sizes)
         samples = Samples(scaled(given), _scaled_labels(given), given["mask"])
-        adapted = adapt(objective, one, theta, samples, anchor=part(given, _ANCHOR) or None)
+        if rule.method == "prototypes":
+            adapted = _with_means(objective, rule, theta, samples, given["step_size"])
+        else:
+            learned = part(given, FACTORS)
+            sizes = {name: given["step_size"] * learned.get(name, 1.0) for name in moving}
+            one = replace(rule, step_size=1.0, steps=1, batch_size=None, factors=sizes)
+            adapted = adapt(objective, one, theta, samples, anchor=part(given, _ANCHOR) or None)
         means: Tree = {}
         if head is not None:
             found = with_prototypes(objective.predict, theta, head, samples, sharpness)
@@ -76,6 +80,15 @@ def step_graph(model: MetaModel) -> Graph:
         },
         {**_named(FIXED, fixed), **_named(_ANCHOR, anchor), **context(model)},
     )
+
+
+def _with_means(
+    objective: Objective, rule: Adaptation, theta: Tree, samples: Samples, sharpness: torch.Tensor
+) -> Tree:
+    """The model with its class means; as it is where the sharpness is 0, like after no step."""
+    head = linear_head(theta, rule.moves(theta))
+    found = with_prototypes(objective.predict, theta, head, samples, sharpness)
+    return {name: torch.where(sharpness > 0, leaf, theta[name]) for name, leaf in found.items()}
 
 
 def prototype_head(model: MetaModel) -> Head | None:

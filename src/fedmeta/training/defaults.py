@@ -4,6 +4,8 @@ Where nobody has asked for anything else:
 
 - images are augmented as `Augmentation.resolved` says (but not in front of a frozen body, which
   would be computed in every round: see `job.prepare`);
+- the head on a frozen backbone is one of class means where classes are told apart: on CIFAR-10 that
+  is ahead of a gradient step on held-out source nodes (docs/results-outside.md);
 - a prototype head adapts by prototypes;
 - tokens of texts are read by a recurrent network that knows as many as their encoding;
 - images whose class numbers are local to a node, as in episodes, get the network that few-shot
@@ -70,7 +72,11 @@ def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
         hidden = (64, 64) if values else (64,)
         spec = replace(spec, model=replace(spec.model, hidden=hidden))
     algorithm: Any = spec.algorithm
-    prototype = isinstance(spec.model, ModelSettings) and spec.model.head == "prototype"
+    model, prototype = spec.model, False
+    if isinstance(model, ModelSettings) and model.backbone is not None:
+        if model.head == "auto":
+            spec = replace(spec, model=replace(model, head="mlp" if values else "prototype"))
+        prototype = spec.model.head == "prototype"
     if prototype and getattr(algorithm, "inner", None) is RECOMMENDED:
         spec = replace(spec, algorithm=replace(algorithm, inner=PROTOTYPES))
     if values and getattr(algorithm, "server", None) is AUTOMATIC:
