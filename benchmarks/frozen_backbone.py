@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.manual_seed(0)
         head = nn.Sequential(nn.Linear(width, 64), nn.ELU(), nn.Linear(64, federation.task.outputs))
         alone = replace(
-            RunSpec(data, head, algorithm), data=replace(whole.spec.data_settings, scaling="none")
+            RunSpec(data, head, whole.spec.algorithm),  # both adapt alike
+            data=replace(whole.spec.data_settings, scaling="none"),
         )
         cut = prepare(alone, features)
         frozen, plain = in_turns([whole, cut], asked.rounds)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+import fedmeta_edge
 from fedmeta.algorithms import ADMMFedMeta, Prototypes
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import ModelError, SettingError
@@ -242,4 +244,13 @@ def test_a_trained_model_travels(tmp_path: Path) -> None:
     right = (adapted[1].predict(query[0]).argmax(dim=1).numpy() == query[1]).mean()
     assert run.evaluation is not None
     assert right == pytest.approx(run.evaluation.values[1][0])
-    export_onnx(again, tmp_path / "model.onnx", adaptable=True)  # which compares it with PyTorch
+    export_onnx(again, tmp_path / "model.onnx", adaptable=True)
+    model = fedmeta_edge.load(tmp_path / "model.onnx")
+    before = fedmeta_edge.predict(model, query[0])
+    assert np.abs(before - again.predict(query[0]).numpy()).max() < 1e-4
+    for steps in (1, 3):  # further steps change nothing
+        weights = fedmeta_edge.adapt(model, inputs, labels, steps).weights
+        found = fedmeta_edge.predict(model, query[0], weights)
+        assert np.abs(found - adapted[1].predict(query[0]).numpy()).max() < 1e-4
+    _, choice = fedmeta_edge.adapt_if_it_helps(model, inputs, labels)
+    assert {*choice.losses} == {"none", "prototypes"}

@@ -92,7 +92,7 @@ def test_normalised_and_grey() -> None:
         Preprocessing(photo, (64,))
 
 
-@pytest.mark.parametrize("head", ["mlp", "linear", "cosine", "prototype"])
+@pytest.mark.parametrize("head", ["auto", "mlp", "linear", "cosine", "prototype"])
 def test_heads(own: str, head: Any, tmp_path: Path) -> None:
     model = ModelSettings(backbone=f"{own}:make", head=head, hidden=(5,))
     data = load(DATA, seed=0)
@@ -100,7 +100,7 @@ def test_heads(own: str, head: Any, tmp_path: Path) -> None:
     assert run.summary["settings"]["execution"]["frozen"] == "once"
     assert all(name.startswith("head.") for name in run.meta_model.theta)
     method = run.meta_model.adaptation.method
-    assert method == ("prototypes" if head == "prototype" else "gradient")
+    assert method == ("prototypes" if head in ("auto", "prototype") else "gradient")
     every = train(data, model, rounds=3, execution=Execution(dtype="float64", frozen="every-pass"))
     same = run.meta_model.theta.items()
     assert all(torch.allclose(leaf, every.meta_model.theta[name]) for name, leaf in same)

@@ -152,6 +152,13 @@ def own_labels(outputs: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none").mean(1)
 
 
+def expanded() -> nn.Module:
+    """A buffer whose numbers share one place in memory."""
+    model = Calling(lambda me, x: me.head(x * me.scale), head=nn.Linear(4, 3))
+    model.register_buffer("scale", torch.full((1,), 2.0).expand(4))
+    return model
+
+
 class Running(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -223,6 +230,22 @@ MORE: dict[str, Animal] = {
         ),
         (4,),
     ),
+    **{
+        f"embedding bag, {mode}": Animal(
+            lambda mode=mode: Calling(
+                lambda me, x: me.head(me.bag(x)),
+                bag=nn.EmbeddingBag(20, 6, mode=mode, padding_idx=0),
+                head=nn.Linear(6, 3),
+            ),
+            **TOKENS,
+        )
+        for mode in ("mean", "sum", "max")
+    },
+    "sparse embedding": Animal(
+        lambda: nn.Sequential(nn.Embedding(20, 6, sparse=True), nn.Flatten(), nn.Linear(30, 3)),
+        **TOKENS,
+    ),
+    "expanded buffer": Animal(expanded, (4,)),
     "PReLU and instance scale": Animal(
         lambda: images(nn.Conv2d(3, 8, 3), nn.PReLU(8), features=8), IMAGE
     ),

@@ -211,7 +211,10 @@ def _info(given: argparse.Namespace) -> None:
         print(f"classes   {printable(', '.join(model.classes))}")
     if model.adaptable:
         batch = "all samples" if model.batch_size is None else f"{model.batch_size} samples"
-        print(f"adapts    {model.steps} × step size {model.step_size:g}, {batch} a step")
+        how = f"{model.steps} × step size {model.step_size:g}, {batch} a step"
+        if model.by_means:
+            how = f"by class means, sharpness {model.step_size:g}"
+        print(f"adapts    {how}")
     else:
         print("adapts    no: it was exported for inference")
     if model.calibration is not None:

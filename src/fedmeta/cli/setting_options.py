@@ -133,7 +133,7 @@ METHOD = under(
         "transformers:NAME, or file.py:function.",
     ),
     option("model.backbone_weights", "File of its weights.", metavar="FILE"),
-    option("model.head", "Of a backbone: mlp, linear, cosine or prototype."),
+    option("model.head", "Of a backbone: prototype (of classes, by default), mlp, linear, cosine."),
     option("model.image_size", "Pixels of the square that a backbone sees."),
     Parameter(
         "loss",

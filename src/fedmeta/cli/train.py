@@ -236,10 +236,12 @@ def head_line(adapted: Mapping[str, Any], inner: Mapping[str, Any]) -> str:
     listed = ", ".join(names[:_NAMES])
     if len(names) > _NAMES:
         listed += f" and {len(names) - _NAMES} more"
-    how = "one step" if steps == 1 else f"{steps} steps"
+    how = f"adapted in {'one step' if steps == 1 else f'{steps} steps'} of"
+    if inner.get("method") == "prototypes":
+        how = "made of class means, sharpness"
     note = f"; {adapted['note']}" if adapted["note"] else ""
     return (
-        f"{listed} ({adapted['parameters']:,} of {adapted['of']:,} parameters) adapted in {how} of "
+        f"{listed} ({adapted['parameters']:,} of {adapted['of']:,} parameters) {how} "
         f"{inner['step_size']:g}{note}"
     )
 

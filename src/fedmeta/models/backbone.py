@@ -22,7 +22,7 @@ from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.models.backbone_sources import open_backbone
 from fedmeta.models.preprocessing import Preprocessing
 
-HeadKind = Literal["mlp", "linear", "prototype", "cosine"]
+HeadKind = Literal["auto", "mlp", "linear", "prototype", "cosine"]
 _SHARPNESS = 10.0  # of a cosine head at the start
 
 
@@ -82,7 +82,8 @@ def with_head(
         name: see `backbone_sources`.
         shape: of one sample.
         outputs: numbers per sample.
-        kind: of the head. "prototype" is an mlp whose last layer is made of class means.
+        kind: of the head. "prototype", and what "auto" comes to, is an mlp whose last layer may be
+            made of class means.
         hidden: widths of the hidden layers of an mlp; (): none.
         activation: between them.
         size: of the images that the backbone sees; None: as it was trained.
@@ -94,7 +95,7 @@ def with_head(
         _check_size(name, shape, size, most)
     body, features = frozen_body(name, tuple(shape), size, weights, empty)
     layers: list[nn.Module] = []
-    if kind in ("mlp", "prototype"):
+    if kind in ("auto", "mlp", "prototype"):
         for width in hidden:
             layers += [nn.Linear(features, width), activation()]
             features = width

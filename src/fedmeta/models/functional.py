@@ -36,6 +36,7 @@ from fedmeta.data.named_inputs import InputParts
 from fedmeta.models.calling import Calling, calling_of
 from fedmeta.models.frozen import check_norms, kept_in_evaluation
 from fedmeta.models.keyed_dropout import KeyedCalls, KeyedDropout, key_layers
+from fedmeta.models.lookups import plain_lookups
 
 _UNKEYED_DROPOUT = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -175,6 +176,8 @@ def functionalise(model: nn.Module, parts: InputParts | None = None) -> Function
                     "forward with torch.view_as_complex",
                 )
     stays, training = kept_in_evaluation(model), copy.deepcopy(model).train()
+    plain_lookups(training)
+    _spread(training)
     dropouts = key_layers(training)
     for name, layer in training.named_modules(remove_duplicate=False):
         if name in stays:
@@ -204,6 +207,13 @@ def initialised(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
             model.eval()(torch.zeros(1, *shape, dtype=lazy[0].dtype))
         model.train(training)
     return model
+
+
+def _spread(model: nn.Module) -> None:
+    """Give every number of a tensor a place of its own, in place: expanded ones share theirs."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if 0 in tensor.stride():
+            tensor.data = tensor.data.contiguous()
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -303,9 +313,12 @@ def check_on_samples(
         raise
     except Exception as error:  # whatever somebody's forward raises
         first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        asks = isinstance(error, TypeError) and "missing" in first
         raise ModelError(
             f"the model fails on samples of shape {tuple(inputs.shape[1:])}: {first}",
-            "use a model that takes this shape, or reshape the data",
+            "give that argument a default, or samples with inputs of those names"
+            if asks
+            else "use a model that takes this shape, or reshape the data",
         ) from error
     if written := [n for n, leaf in model.constants.items() if not _same(before[n], leaf)]:
         raise ModelError(

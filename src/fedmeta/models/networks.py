@@ -78,8 +78,9 @@ class ModelSettings:
             It brings its own preprocessing, so inputs are not scaled besides.
         backbone_weights: a file with the backbone's weights, safetensors or a state dict; None: the
             library's, from its cache or fetched.
-        head: of a backbone: "mlp" (`hidden` and `activation`), "linear", "cosine" (angles alone) or
-            "prototype" (an mlp whose last layer is made of class means).
+        head: of a backbone: "mlp" (`hidden` and `activation`), "linear", "cosine" (angles alone),
+            "prototype" (an mlp whose last layer is made of class means), or "auto": prototype where
+            classes are told apart, mlp where values are predicted.
         image_size: pixels of the square that a backbone sees; None: as it was trained.
     """
 
@@ -92,7 +93,7 @@ class ModelSettings:
     vocabulary: int = field(default=0, metadata=LATER)
     backbone: str | None = field(default=None, metadata=LATER)
     backbone_weights: str | None = field(default=None, metadata=LATER)
-    head: HeadKind = field(default="mlp", metadata=LATER)
+    head: HeadKind = field(default="auto", metadata=LATER)
     image_size: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ class ModelSettings:
             for name in ("backbone_weights", "image_size"):
                 value = getattr(self, name)
                 require(value is None, name, value, "a backbone as well, or leave it out")
-            require(self.head == "mlp", "head", self.head, "a backbone as well, or leave it out")
+            require(self.head == "auto", "head", self.head, "a backbone as well, or leave it out")
             return
         if self.name != "auto":
             raise SettingError(

@@ -4,6 +4,8 @@ Where nobody has asked for anything else:
 
 - images are augmented as `Augmentation.resolved` says (but not in front of a frozen body, which
   would be computed in every round: see `job.prepare`);
+- the head on a frozen backbone is one of class means where classes are told apart: on CIFAR-10 that
+  is ahead of a gradient step on held-out source nodes (docs/results-outside.md);
 - a prototype head adapts by prototypes, and so does any linear head where class numbers are local
   to a node: what it has learned of class 3 elsewhere says nothing, and a gradient step would have
   to undo it with the few samples at hand;
@@ -74,7 +76,11 @@ def with_defaults(spec: RunSpec, federation: Federation) -> RunSpec:
         hidden = (64, 64) if values else (64,)
         spec = replace(spec, model=replace(spec.model, hidden=hidden))
     algorithm: Any = spec.algorithm
-    prototype = isinstance(spec.model, ModelSettings) and spec.model.head == "prototype"
+    model, prototype = spec.model, False
+    if isinstance(model, ModelSettings) and model.backbone is not None:
+        if model.head == "auto":
+            spec = replace(spec, model=replace(model, head="mlp" if values else "prototype"))
+        prototype = spec.model.head == "prototype"
     if prototype and getattr(algorithm, "inner", None) is RECOMMENDED:
         spec = replace(spec, algorithm=replace(algorithm, inner=PROTOTYPES))
     if values and getattr(algorithm, "server", None) is AUTOMATIC:
