@@ -68,7 +68,15 @@ class Watch:
             or not all(map(math.isfinite, (*numbers.values(), running or 0.0)))
         ):
             raise ValueError("what was noticed makes no sense")
-        return cls(bool(kept["adapted"]), leads=leads, running=running, **counts, **numbers)
+        return cls(
+            bool(kept["adapted"]),
+            leads=leads,
+            running=running,
+            total=numbers["total"],
+            squares=numbers["squares"],
+            fallbacks=counts["fallbacks"],
+            samples=counts["samples"],
+        )
 
     def judged(self, leads: Losses) -> Watch:
         """After further labelled samples.

@@ -125,7 +125,11 @@ def _plain(model: MetaModel) -> MetaModel:
 
 def _facts(model: MetaModel, adaptable: bool) -> Mapping[str, Any]:
     rule, values = model.adaptation, model.task.kind == "regression"
-    adaptation = {"steps": rule.steps, "step_size": rule.step_size, "batch_size": rule.batch_size}
+    adaptation: dict[str, Any] = {
+        "steps": rule.steps,
+        "step_size": rule.step_size,
+        "batch_size": rule.batch_size,
+    }
     if rule.method != "gradient":  # which files of older versions are
         adaptation["method"] = rule.method
     return {

@@ -20,7 +20,7 @@ from fedmeta.core.errors import ModelError
 from fedmeta.engine.nodewise.geometry import Window
 from fedmeta.models.keyed_dropout import KeyedDropout
 from fedmeta.models.networks import SamePool
-from fedmeta.models.recurrent import RecurrentNetwork
+from fedmeta.models.recurrent import RecurrentLayer, RecurrentNetwork
 
 Pair = tuple[int, int]
 Shape = tuple[int, ...]
@@ -349,6 +349,7 @@ def _recurrent(network: RecurrentNetwork, shape: Shape, names: Names) -> tuple[L
     found: list[Layer] = []
     taken = shape
     for number, layer in enumerate(network.layers):
+        assert isinstance(layer, RecurrentLayer)  # a ModuleList does not say what it holds
         name, width = f"layers.{number}", layer.state.in_features
         found.append(_linear(layer.inputs, f"{name}.inputs", taken, (taken[0], 3 * width), names))
         weight, bias = names[id(layer.state.weight)], names[id(layer.state.bias)]
