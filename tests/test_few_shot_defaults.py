@@ -143,6 +143,8 @@ def test_a_linear_head_adapts_by_class_means(episodes: Federation) -> None:
     asked = RunSpec.from_dict({"model": {"name": "mlp"}, "inner": {"step_size": 0.1}})
     assert (rule(asked).method, rule(asked).step_size) == ("gradient", 0.1)
     assert rule(RunSpec.from_dict({"algorithm": "fedmeta"})).method == "gradient"
+    first_order = {"algorithms": {"admm-fedmeta": {"curvature": "none"}}}
+    assert rule(RunSpec.from_dict(first_order)).method == "gradient"
     one_task = replace(episodes, task=replace(episodes.task, local_labels=False))
     assert rule(spec, one_task).method == "gradient"
     # What follows the head, or stands in its place, has no class means.

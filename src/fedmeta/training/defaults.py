@@ -8,7 +8,8 @@ Where nobody has asked for anything else:
   is ahead of a gradient step on held-out source nodes (docs/results-outside.md);
 - a prototype head adapts by prototypes, and so does any linear head where class numbers are local
   to a node: what it has learned of class 3 elsewhere says nothing, and a gradient step would have
-  to undo it with the few samples at hand;
+  to undo it with the few samples at hand (a run that says how a gradient step is differentiated
+  keeps it);
 - tokens of texts are read by a recurrent network that knows as many as their encoding;
 - images whose class numbers are local to a node, as in episodes, get the network that few-shot
   learning knows, conv4;
@@ -132,7 +133,9 @@ def with_inner_step(
         like = torch.randn(_SAMPLES, *shape, generator=generator).to(some.dtype)
     like = like.to(some.device)
     algorithm: Any = spec.algorithm
-    if federation.task.local_labels and _takes_class_means(network, head, like):
+    gradient = getattr(algorithm, "curvature", "exact") != "exact"  # it is said of a gradient step
+    local = federation.task.local_labels and not gradient
+    if local and _takes_class_means(network, head, like):
         return replace(spec, algorithm=replace(algorithm, inner=PROTOTYPES))
     step = matched_step(feature_size(network, head, like), federation.task)
     if step == RECOMMENDED.step_size:
