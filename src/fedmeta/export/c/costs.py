@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from fedmeta.core.errors import MemoryBudgetError, SettingError
 from fedmeta.export.c.adaptation import Adapting
-from fedmeta.export.c.chain import Convolution, Layer, Linear, Recurrent
+from fedmeta.export.c.layer_kinds import Convolution, Layer, Linear, Recurrent
 
 _CODE = {"streams": 4 << 10, "decides": 8 << 10}
 _LIBRARY = {"streams": 4 << 10, "decides": 10 << 10}

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from fedmeta.core.tree import Tree
-from fedmeta.export.c.chain import (
+from fedmeta.export.c.layer_kinds import (
     Activation,
     Convolution,
     Frame,

@@ -15,14 +15,14 @@ from itertools import pairwise
 
 from fedmeta.core.errors import ModelError
 from fedmeta.core.tree import Tree
-from fedmeta.export.c.chain import (
+from fedmeta.export.c.chain import chain_of
+from fedmeta.export.c.layer_kinds import (
     Activation,
     Convolution,
     Layer,
     Linear,
     Pooling,
     Recurrent,
-    chain_of,
 )
 from fedmeta.models.meta_model import MetaModel
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fedmeta.core.errors import ModelError
 from fedmeta.core.tree import Tree
-from fedmeta.export.c.chain import (
+from fedmeta.export.c.layer_kinds import (
     Activation,
     Convolution,
     Layer,
