@@ -120,6 +120,7 @@ def test_purposes_of_runs_keep_their_numbers() -> None:
             "TURN": 10,
             "PARTICIPANTS": 11,
             "LOST_UPLOADS": 12,
+            "GENERATED": 13,
             "NODES": 21,
         },
         **{"PARTICIPATION": 22, "EDGES": 23, "ROUNDING": 31, "NOISE": 32, "FALSE_UPLOAD": 41},

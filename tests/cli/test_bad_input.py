@@ -231,7 +231,7 @@ FILES = [
         "train --data bad.csv --out new",
         "not a CSV text in UTF-8",
         "save it as such",
-        prepare=put("bad.csv", b"\xff\xfe\x00\x81a,b\n"),
+        prepare=put("bad.csv", b"\xff\xd8\xff\xe0a,b\n"),
     ),
     from_file("empty csv", "", "bad.csv is empty", "give a header and rows"),
     from_file("header only", "a,b,label\n", "a header but no rows", "add rows"),

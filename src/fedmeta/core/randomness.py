@@ -39,11 +39,11 @@ class Purpose(IntEnum):
     STEP_SIZES = 6  # the adaptation that algorithms without meta-gradients learn step sizes from
     RESPLIT_CLASSES = 7  # which classes of a new division get what does not come out even
     RENAME = 8  # the new numbers of classes whose numbers are local to a node
-    TURN = 10  # the positions that classes are turned to, where their numbers are local
     PERSONAL = 9  # mini-batches and dropout of a model that stays on its node
-    GENERATED = 13  # the noise that inputs are made from where there are no data
+    TURN = 10  # the positions that classes are turned to, where their numbers are local
     PARTICIPANTS = 11  # which nodes are asked to take part in a round
     LOST_UPLOADS = 12  # which of their uploads are lost
+    GENERATED = 13  # the noise that inputs are made from where there are no data
     NODES = 21  # the root of all keys of nodes
     PARTICIPATION = 22  # the root of `PARTICIPANTS` and `LOST_UPLOADS` on one machine
     EDGES = 23  # the same for the edges of a fleet

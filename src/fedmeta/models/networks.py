@@ -231,7 +231,7 @@ def build(
             return model
         name = settings.name
         if parts is not None:
-            one, tokens = len(parts.parts) == 1, bool(parts.of_kind("tokens").any())
+            one, tokens = len(parts.parts) == 1, any(p.kind == "tokens" for p in parts.parts)
             if not one or name not in ("auto", "gru") or (tokens and settings.vocabulary < 2):
                 raise ModelError(
                     f"model {name!r} takes one tensor, but samples have inputs "
