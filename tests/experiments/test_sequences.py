@@ -8,7 +8,7 @@ import pytest
 from experiments.registry import cells
 from experiments.results import Results
 from experiments.running import Plan, run_cells
-from experiments.sequences import _best, goals, table
+from experiments.sequences import _best, goals, summarised, table
 from experiments.summary import write_summary
 from fedmeta.core.errors import SettingError
 
@@ -61,32 +61,41 @@ def row(average: float, forgetting: float | None, new: float | None) -> dict[str
     return {f"{name}-precise": entry(value) for name, value in named.items()}
 
 
-HELD_OUT = {"euclidean": 70.0, "fisher": 69.0, "replay+euclidean": 75.0}
+def reached(methods: dict[str, Any]) -> list[bool | None]:
+    return [each[3] for each in goals({"sequences": {"split-cifar10": methods}})]
 
 
-def reached(methods: dict[str, Any], harder: dict[str, Any] | None = None) -> list[bool | None]:
-    found = {"split-cifar10": methods, "split-cifar10-few": harder or {}}
-    held = {name: {"held_out": value} for name, value in HELD_OUT.items()}
-    tuning = {"sequences": {name: {"admm-fedmeta": held} for name in found}}
-    return [each[3] for each in goals({"sequences": found, "tuning": tuning})]
-
-
-def test_goals() -> None:
+def test_goals_of_split_cifar10() -> None:
     found = {
         "none": row(60, 12, 80),
-        "euclidean": row(70, 4, 78.5),
-        "fisher": row(70, 6, 79),
-        "replay": row(75, 0, 80),  # not chosen: nobody tuned it
-        "replay+euclidean": row(76, 1, 78),
+        "auto": row(70, 3, 78.5),
+        "outputs": row(70, 2, 79),
+        "replay": row(78, 0, 80),
         "joint": row(80, None, None),
     }
-    assert reached(found) == [True] * 6
-    less = {**found, "euclidean": row(70, 4.5, 77)}
-    assert reached(less) == [True, False, False, True, True, True]
-    less = {**found, "replay+euclidean": row(76, 5, 77)}
-    assert reached(less) == [True, True, True, False, False, True]
+    assert reached(found) == [True] * 6 + [None] * 3
+    less = {**found, "auto": row(70, 3.5, 78)}
+    assert reached(less)[:6] == [True, False, False, True, True, True]
     assert reached({**found, "joint": row(82, None, None)})[5] is False
-    assert reached({}) == [None] * 6
-    easy = {**found, "none": row(80, 3, 82)}
-    assert reached(easy) == [None] * 6  # the harder one has not been run
-    assert reached(easy, found) == [True] * 6
+    assert reached({**found, "none": row(80, 3, 82)})[0] is False
+    assert reached({}) == [None] * 9
+
+
+def test_rivals_are_behind_seed_by_seed() -> None:
+    def result(*last: float) -> dict[str, Any]:
+        repeats = [
+            {"seed": seed, "diverged": False, "accuracy": [[0.1, 0.1], [0.5, 0.1], [0.5, value]]}
+            for seed, value in enumerate(last)
+        ]
+        return {"repeats": repeats, "point": None}
+
+    name = "class-incremental-cifar100-10"
+    found = {
+        ("sequences", name, method): result(*last)
+        for method, last in (("auto", (0.9, 0.8)), ("fedewc", (0.7, 0.6)), ("fedlwf", (0.9, 0.7)))
+    }
+    summary: Any = {"sequences": {name: {key[-1]: entry for key, entry in summarised(found)}}}
+    behind = summary["sequences"][name]["fedewc"]["behind"]
+    assert behind == {"mean": 10.0, "ci95": 0.0, "n": 2, "diverged": 0}
+    assert [each[3] for each in goals(summary)][6:] == [True, False, None]
+    assert "behind auto" in table(summary)

@@ -28,7 +28,12 @@ _AT_ONCE = 1024  # samples that pass through the model together
 
 
 def one_head_row(
-    models: Sequence[MetaModel], drawn: Drawn, learned: int, *, shared: bool
+    models: Sequence[MetaModel],
+    drawn: Drawn,
+    learned: int,
+    *,
+    shared: bool,
+    device: torch.device | str = "cpu",
 ) -> list[dict[str, float]]:
     """A row of both matrices: every task's test set, after some tasks were learned.
 
@@ -38,10 +43,11 @@ def one_head_row(
         learned: how many tasks the models have learned.
         shared: whether it is one head for all tasks; else nobody knows all classes, and the
             class-incremental matrix is left out.
+        device: that the models are on.
     """
     row = []
     for number, model in enumerate(models):
-        logits, labels = _answers(model, drawn.tasks[number])
+        logits, labels = _answers(model, drawn.tasks[number], device)
         found = {TASK_INCREMENTAL: accuracy(logits, labels, drawn.classes[number])}
         if shared:
             seen = drawn.known(range(max(learned, number + 1)))
@@ -65,11 +71,14 @@ def accuracy(logits: Tensor, labels: Tensor, classes: Sequence[int]) -> float:
     return float(f"{(chosen == labels).double().mean().item():.6g}")
 
 
-def _answers(model: MetaModel, task: Federation) -> tuple[Tensor, Tensor]:
+def _answers(
+    model: MetaModel, task: Federation, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
     """The model's outputs for the test set of a task, and the classes of its samples."""
     held = [np.concatenate([each.support, each.query, each.precise]) for each in task.targets]
     rows = np.unique(np.concatenate(held))
     parts = np.array_split(rows, -(-len(rows) // _AT_ONCE))
     with torch.no_grad():
-        logits = [model.network(model.theta, model.scaled(task.inputs[part])) for part in parts]
+        scaled = (model.scaled(task.inputs[part]).to(device) for part in parts)
+        logits = [model.network(model.theta, inputs).cpu() for inputs in scaled]
     return torch.cat(logits), torch.from_numpy(task.labels[rows].astype(np.int64))

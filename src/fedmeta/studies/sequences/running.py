@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import torch
+
 from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.core.run_folder import RunFolder
@@ -259,7 +261,11 @@ def _judged(
     tasks = range(len(sequence.tasks))
     used = [as_used(sequence, model, number, past, initial) for number in tasks]
     shared = not sequence.method.isolation
-    row, nodes = one_head_row(used, past.drawn, learned, shared=shared), []
+    assert past.execution is not None
+    device = past.execution.torch_device
+    there = {id(each): _on(each, device) for each in used}
+    asked = [there[id(each)] for each in used]
+    row, nodes = one_head_row(asked, past.drawn, learned, shared=shared, device=device), []
     for number, found in zip(tasks, _evaluated(used, past, "target", None, seed), strict=True):
         here = row[number]
         own = in_task(past.drawn.first(number), "")
@@ -269,6 +275,12 @@ def _judged(
         values = node_samples(found).items()
         nodes.append({node: value for node, value in values if node.startswith(own)})
     return _Judged(row, nodes)
+
+
+def _on(model: MetaModel, device: torch.device) -> MetaModel:
+    theta = {name: leaf.to(device) for name, leaf in model.theta.items()}
+    dtype = next(iter(theta.values())).dtype
+    return replace(model, network=model.network.to(device, dtype), theta=theta)
 
 
 def _cost(sequence: TaskSequence, past: Past, seed: int) -> dict[str, Any]:
