@@ -35,6 +35,7 @@ from fedmeta.data.label_columns import (
     present,
     sorted_texts,
     times_of,
+    too_little,
 )
 from fedmeta.data.pool import Array, Pool, pool_from
 from fedmeta.data.readers.budget import check_header, check_parquet
@@ -252,7 +253,7 @@ def pool_of_table(
         origin: the file they came from.
         task, label, node, features, settings, encoding: as of `read_table`.
     """
-    faults, notes = Faults(table), list[str]()
+    faults, notes, training = Faults(table), list[str](), encoding is None
     if not table.rows:
         faults.check()  # what else could be said follows from that
     own = {"label": label, "node": node, "time": settings.time}
@@ -287,6 +288,9 @@ def pool_of_table(
     owners = present(table, node, faults, settings.missing)
     notes += look_alike(owners, "nodes") if owners else []
     times = times_of(table, settings.time, faults)
+    few = too_little(labels if task == "classification" else None, owners) if training else []
+    for problem, remedy in few if faults.found or len(few) > 1 else ():  # one alone is told later
+        faults.add(problem, remedy)
     kept = ~found.gaps if encoding.missing == "drop" else np.ones(table.rows, np.bool_)
     for each in (labels, owners):
         if each is not None and settings.missing == "drop":
