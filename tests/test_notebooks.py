@@ -35,6 +35,11 @@ def test_reprs_are_short_and_pages_say_what_matters(run: fedmeta.Run) -> None:
     assert repr(run).endswith("after 1 step)")
     assert "<th>mse after 1 step</th>" in run._repr_html_()
     assert "1 step of" in run.meta_model._repr_html_()
+    assert "<td>1 value</td>" in run.meta_model._repr_html_()
+    assert repr(run.meta_model).endswith("1 → 1 output)")
+    classes = fedmeta.train(federation, fedmeta.ModelSettings("linear"), rounds=1)
+    assert "worst decile 0.0 %</td>" in classes._repr_html_()
+    assert "% after 1 step)" in repr(classes)
 
 
 def test_a_run_draws_itself(run: fedmeta.Run) -> None:

@@ -32,6 +32,7 @@ def rows(count: int = 60, nodes: int = 6) -> Rows:
 
 WIDE = range(10_000)
 HEADER = ["a", "b", "device", "label"]
+numbered = list(enumerate(rows()))
 
 
 def written(
@@ -256,6 +257,31 @@ TABLES = {
     "a text and a gap in one column": Table(
         b"a,label,device\n1,x,d0\ntwo,x,d0\n,y,d1\n4,y,d1\n",
         words=("has 2 faults", "1 value not a number ('two') (line 3)", "('a' 1) (line 4)"),
+    ),
+    "a word and an infinite value in one column": Table(
+        written(changed(0, lambda i, cell: {3: "high", 7: "inf"}.get(i, cell))),
+        words=("has 2 faults", "not a number ('high') (line 5)", "infinite or too large (line 9)"),
+    ),
+    "a logger's code in many columns": Table(
+        written(
+            [[*("BAD" if i % 20 == j else "1" for j in range(9)), *row] for i, row in numbered],
+            [*(f"s{j}" for j in range(9)), *HEADER],
+        ).replace(b",warm", b","),
+        words=(
+            "has 3 faults",
+            "27 values in 9 columns not a number ('BAD'): 's0', 's1', 's2', … (line 2, line 3, ",
+            "'label' has no value",
+            "all labels are 'cold'",
+            "(1) mend them, or leave such cells blank and say --missing mean",
+        ),
+    ),
+    "a gap, one class, and nodes of one row": Table(
+        written([["" if i == 4 else row[0], row[1], f"d{i}", "same"] for i, row in numbered]),
+        words=("has 3 faults", "all labels are 'same'", "none of the 60 nodes has 2 rows"),
+    ),
+    "one class and nodes of one row": Table(
+        written([[*row[:2], f"d{i}", "same"] for i, row in numbered]),
+        words=("has 2 faults", "(1) give at least two classes", "(2) give more data"),
     ),
     "names that are not there": Table(
         written(rows()),

@@ -55,6 +55,23 @@ def test_owners_by_other_names_are_no_feature(name: str, tmp_path: Path) -> None
     assert f"{name!r}: an id by its name" in " ".join(found.notes)
 
 
+def test_what_every_node_has_its_own_of_is_no_feature(tmp_path: Path) -> None:
+    texts = [f"SN{900 - i // 10}" for i in range(ROWS)]
+    wholes = [str(40 + (i // 10) ** 2) for i in range(ROWS)]
+    kinds = ["new" if i // 10 % 2 else "old" for i in range(ROWS)]
+    file = table(tmp_path, Seriennr=texts, cells=wholes, kind=kinds)
+    found = load(DataSettings(file, label="state", node="plant"), 0)
+    assert found.features == ("cells", "kind=new", "kind=old", "pressure")
+    said = " ".join(found.notes)
+    assert "'Seriennr': an id, of which every node has its own" in said
+    assert "every node has its own 'cells': if it is an id" in said
+    checked = check_up(DataSettings(file, label="state", node="plant"))
+    assert checked.columns[0].role == "left out: an id, of which every node has its own"
+    assert "--drop 'cells'" in " ".join(checked.change)
+    named = DataSettings(file, label="state", node="plant", features=("Seriennr", "pressure"))
+    assert len(load(named, 0).features) == 13
+
+
 @pytest.mark.parametrize("name", ["Unnamed: 0", "__index_level_0__"])
 def test_an_index_of_pandas_is_no_feature_in_any_order(name: str, tmp_path: Path) -> None:
     index = np.random.default_rng(1).permutation(ROWS)

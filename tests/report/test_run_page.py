@@ -117,6 +117,13 @@ def test_headline_is_true_however_it_went(
     assert expected in heading(text)
 
 
+def test_headline_has_the_unit_of_labels_with_a_name(page: Page) -> None:
+    stored = settings()
+    stored["settings"]["data"]["label"] = "hours"
+    text = page(nodes=federation(kind="regression"), result=summary(2.0, 1.5), stored=stored)
+    assert "a mean squared error of 1.50 hours² (before: 2)." in heading(text)
+
+
 def test_a_single_target(page: Page) -> None:
     text = page(nodes=federation(targets=1), result=summary(targets=1))
     assert "one new device reaches 70.0 % accuracy" in heading(text)

@@ -249,6 +249,26 @@ def test_methods_of_a_comparison_have_curves(page: Page) -> None:
     expect(page.locator("#reached polyline")).to_have_count(2)
 
 
+def test_names_of_curves_that_end_low_keep_off_the_axis(page: Page) -> None:
+    page.goto("/comparison/both")
+    lowest: dict[str, float] = page.evaluate(
+        """async () => {
+          const { chart } = await import("/static/chart.js");
+          const place = document.createElement("div");
+          document.body.append(place);
+          const low = [[0, 4], [100, 1]];
+          const lines = ["one", "two"].map((name) => ({ name, colour: "red", points: low }));
+          chart(place, lines, { label: "" });
+          const texts = [...place.querySelectorAll("text")];
+          const below = (of) => Math.max(...of.map((each) => each.y.baseVal[0].value));
+          const named = (each) => ["one", "two"].includes(each.textContent);
+          const rest = texts.filter((each) => !named(each));
+          return { names: below(texts.filter(named)), axis: below(rest) };
+        }"""
+    )
+    assert lowest["axis"] - lowest["names"] >= 13  # units of the drawing; letters are 12 high
+
+
 def test_another_device_is_chosen(page: Page) -> None:
     page.goto("/adapt/digits")
     field = page.get_by_label("Device")

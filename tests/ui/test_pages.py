@@ -35,7 +35,7 @@ def data_of(page: str) -> Any:
         ("/run/digits", ["Watch it adapt", "New devices", "source device"]),
         ("/run/group/other", ["seed 1"]),
         ("/run/waves", ["Mean squared error"]),
-        ("/comparison/both", ["fedavg", "both/runs/fedavg-seed0"]),
+        ("/comparison/both", ["fedavg", "both/runs/fedavg-seed0", "nobody is called ahead"]),
         ("/compare?run=digits&run=group/other", ["Two runs side by side", "training.seed"]),
         ("/adapt/digits", ["support samples", "Adapt"]),
         ("/own/table", ["width, height"]),

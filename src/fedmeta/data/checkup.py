@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedmeta.core.errors import DataError
-from fedmeta.data.column_roles import WORDS, differs_in_every_row, owner_count, why_no_feature
+from fedmeta.data.column_roles import (
+    WORDS,
+    differs_in_every_row,
+    owner_count,
+    renames,
+    why_no_feature,
+)
 from fedmeta.data.columns import Column, Table
 from fedmeta.data.federation import Federation
 from fedmeta.data.label_columns import like_values
@@ -92,11 +98,13 @@ def check_up(settings: DataSettings, seed: int = 0) -> Checkup:
     texts = [settings.node, settings.text]
     texts += [label] if settings.task == "classification" else []
     table = open_table(path, settings.table, [name for name in texts if name])
+    node = settings.node if settings.node in table.names else None
+    owners = table.column(node, written=True) if node else None
     found = Checkup(path.name, table.rows, written=_written(path, settings))
     for name in table.names:
         written = name in texts
         column = table.column(name, written=written)
-        found.columns.append(_column_facts(column, settings, label))
+        found.columns.append(_column_facts(column, settings, label, owners))
         if name == label:
             found.classes = _classes(column) if settings.task == "classification" else {}
             found.change += _about_label(table.column(label), found.classes)
@@ -129,11 +137,14 @@ def _written(path: Path, settings: DataSettings) -> str:
     return f"; {between} between values, decimal {decimal}"
 
 
-def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnFacts:
+def _column_facts(
+    column: Column, settings: DataSettings, label: str, owners: Column | None
+) -> ColumnFacts:
     own = {label: "label", settings.node: "node", settings.time: "time", settings.text: "text"}
     role, gaps = own.get(column.name), int(column.gaps.sum())
     if role is None:
-        reason = None if settings.features else why_no_feature(column, settings.max_categories)
+        many = settings.max_categories
+        reason = None if settings.features else why_no_feature(column, many, owners)
         all_of_them = not settings.features and settings.text is None
         named = all_of_them or column.name in settings.features
         role = "feature" if reason is None and named else "left out"
@@ -158,6 +169,8 @@ def _column_facts(column: Column, settings: DataSettings, label: str) -> ColumnF
         remark = "constant"
     elif role == "feature" and differs_in_every_row(column):
         remark = "every value differs: an id?"
+    elif role == "feature" and owners is not None and renames(column, owners):
+        remark = "one per node: an id?"
     elif role == "feature" and 2 * gaps > len(column.gaps):
         remark = f"{100 * gaps / len(column.gaps):.0f} % missing"
     elif column.kind == "mixed":
@@ -199,10 +212,14 @@ def _about_label(meant: Column, classes: dict[str, int]) -> list[str]:
 
 def _about_columns(table: Table, found: Checkup) -> list[str]:
     constant = [each.name for each in found.columns if each.remark == "constant"]
-    ids = [each.name for each in found.columns if each.remark.endswith("id?")]
+    ids = [each.name for each in found.columns if each.remark == "every value differs: an id?"]
+    owned = [each.name for each in found.columns if each.remark == "one per node: an id?"]
     advice = [f"{name!r} never changes: --drop {name!r}" for name in constant[:5]]
     advice += [
         f"every value of {name!r} differs: if it is an id, --drop {name!r}" for name in ids[:5]
+    ]
+    advice += [
+        f"every node has its own {name!r}: if it is an id, --drop {name!r}" for name in owned
     ]
     sparse = [each.name for each in found.columns if each.remark.endswith("missing")]
     advice += [f"most of {name!r} is missing: --drop {name!r}?" for name in sparse[:5]]

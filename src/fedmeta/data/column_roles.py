@@ -8,6 +8,7 @@ note says so; whoever wants it names all features. The rules, in this order:
 - index: whole numbers that grow by 1 from row to row, 20 rows or more, or under a name that pandas
   gives an index;
 - id: texts or whole numbers under a name that ends in id, uuid, serial, …, or is device, user, …;
+- owner: texts of which every node has one of its own, under whatever name;
 - date: for an ordered split there is `time`; also seconds since 1970, or
   thousandths of them and so on, under a name such as time, ts or date;
 - texts: more different ones than `max_categories`; of these, unit: numbers with one behind them.
@@ -23,7 +24,7 @@ import numpy as np
 from fedmeta.data.columns import Column
 from fedmeta.data.numerals import have_unit
 
-Reason = Literal["empty", "index", "id", "date", "unit", "texts", "other"]
+Reason = Literal["empty", "index", "id", "owner", "date", "unit", "texts", "other"]
 
 _LEAST_ROWS = 20
 _ID = re.compile(r"(.*[^a-z])?(id|ids|uuid|guid|idx|index|serial|imei|serial[^a-z]?(no|nr|number))")
@@ -40,15 +41,19 @@ _OWNER = re.compile(rf"({'|'.join(_OWNERS)})([^a-z]?(id|name|no|nr|number|key|co
 _TIME = re.compile(r"(.*[^a-z])?(ts|time|timestamp|datetime|date|epoch|unix|zeit|zeitstempel)")
 _INDEX = re.compile(r"__index_level_\d+__|unnamed: \d+")  # pandas' names for an index of rows
 _RECENT = (5e8, 4e9)  # seconds since 1970: years 1985 to 2096
+_FEWEST_NODES = 5  # of which a text each makes an id
 _FEWEST_OWNERS, _FEWEST_SAMPLES = 8, 5  # of texts that may be owners, whatever they are called
 
 
-def why_no_feature(column: Column, max_categories: int) -> Reason | None:
+def why_no_feature(
+    column: Column, max_categories: int, node: Column | None = None
+) -> Reason | None:
     """Why a column is not taken for a feature; None: it is.
 
     Args:
         column: with all of its rows.
         max_categories: most different texts that get an input each.
+        node: the column that says whose sample it is, as it is written.
 
     Example:
         >>> why_no_feature(Column("", "number", np.arange(50.0)), 50)
@@ -68,6 +73,8 @@ def why_no_feature(column: Column, max_categories: int) -> Reason | None:
     whole = column.kind == "number" and is_whole(column.numbers)
     if (column.kind == "text" or whole) and names_somebody(column.name):
         return "id"
+    if column.kind == "text" and node is not None and renames(column, node):
+        return "owner"
     if is_clock(column):
         return "date"
     if column.kind == "text" and len(column.texts) > max_categories:
@@ -121,6 +128,42 @@ def differs_in_every_row(column: Column) -> bool:
     return not column.gaps.any()
 
 
+def renames(column: Column, node: Column) -> bool:
+    """Whether every node has a value of its own in a column, the same in all of its rows.
+
+    No new device has one of these values, so that a model can learn nothing from them but its
+    devices by heart. Texts and whole numbers alone are looked at.
+
+    Args:
+        column: with all of its rows.
+        node: the column that says whose sample it is, as it is written.
+
+    Example:
+        >>> node = Column("pump", "text", texts=tuple("abcdef"), codes=np.arange(60) // 10)
+        >>> serial = Column("serial", "text", texts=tuple("uvwxyz"), codes=5 - node.codes)
+        >>> renames(serial, node), renames(serial, node.only(np.arange(20)))
+        (True, False)
+        >>> renames(Column("age", "number", np.arange(60) // 20 * 1.0), node)
+        False
+    """
+    count = len(node.texts)
+    if count < _FEWEST_NODES or len(column.gaps) != len(node.codes) or node.gaps.any():
+        return False
+    if column.kind == "text":
+        values = column.codes.astype(np.float64) if len(column.texts) == count else np.empty(0)
+    else:
+        values = column.numbers if column.kind == "number" else np.empty(0)
+    for some in (slice(1000), slice(None)):  # most columns are done with after a few rows
+        part, owners = values[some], node.codes[some]
+        if not is_whole(part):
+            return False
+        own = np.full(count, np.nan)
+        own[owners] = part
+        if (own[owners] != part).any():
+            return False
+    return len(np.unique(own)) == count > 0 and len(part) > count
+
+
 def is_whole(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
     """Whether all numbers that are there are whole."""
     there = values[np.isfinite(values)]
@@ -159,6 +202,7 @@ WORDS: dict[Reason, str] = {
     "empty": "without any value",
     "index": "an index of the rows",
     "id": "an id by its name",
+    "owner": "an id, of which every node has its own",
     "date": "dates (for an ordered split name it as time)",
     "unit": "numbers with a unit (without it they would be a feature)",
     "texts": "too many different texts for categories",

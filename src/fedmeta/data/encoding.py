@@ -23,6 +23,8 @@ from fedmeta.data.text import TextEncoding, encoded_texts
 
 Missing = Literal["error", "mean", "drop"]
 
+_APART = 3  # columns with the same fault that are told of one by one
+
 
 @dataclass(frozen=True)
 class EncodedColumn:
@@ -156,6 +158,23 @@ class Encoded:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, eq=False)
+class _Wrong:
+    """Values of a column that cannot be inputs.
+
+    Args:
+        name: of the column.
+        what: is wrong.
+        rows: (N,) which.
+        texts: the different ones among them, if they are words.
+    """
+
+    name: str
+    what: str
+    rows: Array
+    texts: tuple[str, ...] = ()
+
+
 def encode(table: Table, encoding: Encoding, faults: Faults) -> Encoded:
     """The inputs that the columns of a table are; what is wrong is added to the faults.
 
@@ -171,16 +190,18 @@ def encode(table: Table, encoding: Encoding, faults: Faults) -> Encoded:
     _check_present(table, encoding, faults)
     inputs = np.full((table.rows, len(encoding.features)), np.nan, np.float32)
     found, place = Encoded(inputs, np.zeros(table.rows, np.bool_)), 0
-    missing: list[tuple[str, int]] = []
+    missing, wrong = list[tuple[str, int]](), list[_Wrong]()
     for each in encoding.columns:
         width = max(1, len(each.categories))
         if each.name in table.names:
             column = table.column(each.name, written=bool(each.categories))
-            gaps = _fill(inputs[:, place : place + width], column, each, faults, found.notes)
+            part = inputs[:, place : place + width]
+            gaps = _fill(part, column, each, wrong, faults, found.notes)
             if gaps.any():
                 missing.append((each.name, int(gaps.sum())))
                 found.gaps |= gaps
         place += width
+    _tell(wrong, faults)
     if missing:
         _gaps(encoding, missing, found, faults)
     return found
@@ -195,7 +216,12 @@ def _check_present(table: Table, encoding: Encoding, faults: Faults) -> None:
 
 
 def _fill(
-    part: Array, column: Column, wanted: EncodedColumn, faults: Faults, notes: list[str]
+    part: Array,
+    column: Column,
+    wanted: EncodedColumn,
+    wrong: list[_Wrong],
+    faults: Faults,
+    notes: list[str],
 ) -> Array:
     """Write a column into its inputs; which rows have no value."""
     name, none = wanted.name, np.zeros(len(part), np.bool_)
@@ -221,29 +247,53 @@ def _fill(
         if what is None:
             bad = np.isnan(column.numbers) if column.kind == "mixed" else ~column.gaps
             bad = bad & ~column.gaps
-            texts = [column.texts[code] for code in np.unique(column.codes[bad])]
-            commas = any("," in text for text in texts)
-            faults.add(
-                f"in column {name!r} {counted(bad.sum(), 'value')} not a number ({such_as(texts)})",
-                f"mend them or leave the column out: --drop {name!r}"
-                + (", or say --decimal , for a decimal comma" if commas else ""),
-                rows_where(bad),
-            )
+            texts = tuple(column.texts[code] for code in np.unique(column.codes[bad]))
+            wrong.append(_Wrong(name, "not a number", bad, texts))
+            if column.kind == "mixed":
+                _infinite(part, column, wrong)
         else:
             remedy = f"leave it out: --drop {name!r}"
             more = ", or order the split by it: --time" if column.kind == "date" else ""
             faults.add(f"column {name!r} {what}", remedy + more)
         return column.gaps if column.kind == "mixed" else none  # told together
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    _infinite(part, column, wrong)
+    return column.gaps
+
+
+def _infinite(part: Array, column: Column, wrong: list[_Wrong]) -> None:
+    """Write numbers into their input; what is too large becomes infinite."""
+    with np.errstate(over="ignore"):
         part[:, 0] = column.numbers
     infinite = np.isinf(part[:, 0])
     if infinite.any():
-        faults.add(
-            f"in column {name!r} {counted(infinite.sum(), 'value')} infinite or too large",
-            "mend them, or leave their rows out",
-            rows_where(infinite),
+        wrong.append(_Wrong(column.name, "infinite or too large", infinite))
+
+
+def _tell(wrong: Sequence[_Wrong], faults: Faults) -> None:
+    """A fault per column, or one for all columns that have the same where these are many."""
+    for what in dict.fromkeys(each.what for each in wrong):
+        alike = [each for each in wrong if each.what == what]
+        words = what == "not a number"
+        mend = "mend them, or leave " + (
+            "such cells blank and say --missing mean" if words else "their rows out"
         )
-    return column.gaps
+        if len(alike) > _APART:
+            rows = np.logical_or.reduce([each.rows for each in alike])
+            texts = list(dict.fromkeys(text for each in alike for text in each.texts))
+            values = counted(sum(int(each.rows.sum()) for each in alike), "value")
+            some = f" ({such_as(texts)})" if texts else ""
+            columns = such_as([each.name for each in alike])
+            problem = f"{values} in {len(alike)} columns {what}{some}: {columns}"
+            remedy = mend + (", or leave the columns out by --drop" if words else "")
+            faults.add(problem, remedy, rows_where(rows))
+            continue
+        for each in alike:
+            some = f" ({such_as(each.texts)})" if each.texts else ""
+            problem = f"in column {each.name!r} {counted(int(each.rows.sum()), 'value')} {what}"
+            remedy = mend + (f", or leave the column out: --drop {each.name!r}" if words else "")
+            if any("," in text for text in each.texts):
+                remedy += ", or say --decimal , for a decimal comma"
+            faults.add(problem + some, remedy, rows_where(each.rows))
 
 
 def _gaps(

@@ -31,7 +31,9 @@ class Faults:
         ...     faults.check()
         ... except DataError as error:
         ...     print(error.problem)
+        ...     print(error.remedy)
         t.csv has 2 faults: (1) column 'a' is empty; (2) column 'b' has 2 gaps (row 2, row 5)
+        (1) drop it; (2) fill them
     """
 
     table: Table
@@ -56,9 +58,12 @@ class Faults:
         ]
         if len(self.found) > _MOST:
             told.append(f"and {len(self.found) - _MOST} more like these")
-        remedies = "; ".join(dict.fromkeys(remedy for _, remedy, _ in self.found))
-        if len(told) == 1:
-            raise DataError(f"{self.table.where}: {told[0]}", remedies)
+        if len(self.found) == 1:
+            raise DataError(f"{self.table.where}: {told[0]}", self.found[0][1])
+        mended: dict[str, list[str]] = {}
+        for number, (_, remedy, _) in enumerate(self.found[:_MOST], start=1):
+            mended.setdefault(remedy, []).append(str(number))
+        remedies = "; ".join(f"({', '.join(of)}) {remedy}" for remedy, of in mended.items())
         listed = "; ".join(f"({number}) {each}" for number, each in enumerate(told, start=1))
         raise DataError(f"{self.table.where} has {len(self.found)} faults: {listed}", remedies)
 

@@ -77,6 +77,32 @@ def check_classes(column: Column, meant: Column, faults: Faults) -> None:
         )
 
 
+def too_little(labels: Column | None, owners: Column | None) -> list[tuple[str, str]]:
+    """What nobody could learn from, though it can be read: what, and what to do.
+
+    Args:
+        labels: of classes as they are written; None: they are values, or there are none.
+        owners: whose sample each one is, if that is known.
+
+    Example:
+        >>> column = Column("state", "text", texts=("ok",), codes=np.zeros(9, np.int32))
+        >>> too_little(column, None)[0][0]
+        "all labels are 'ok'"
+    """
+    found = []
+    if labels is not None:
+        there = np.unique(labels.codes[labels.codes >= 0])
+        if len(there) == 1:
+            remedy = "give at least two classes, or check the label column"
+            found.append((f"all labels are {labels.texts[there[0]]!r}", remedy))
+    if owners is not None:
+        sizes = np.bincount(owners.codes[owners.codes >= 0])
+        if sizes.max(initial=0) == 1:
+            remedy = "give more data, or check the node column"
+            found.append((f"none of the {sizes.sum()} nodes has 2 rows", remedy))
+    return found
+
+
 def like_values(column: Column) -> str | None:
     """What to say of classes that are so many whole numbers that they may be values.
 

@@ -75,14 +75,14 @@ class Evaluation:
 
     def __repr__(self) -> str:
         """A line: the mean by steps, however many nodes there are."""
-        means = (f"{s}: {_shown(self.metric, row['mean'])}" for s, row in self.summary().items())
+        means = (f"{s}: {shown(self.metric, row['mean'])}" for s, row in self.summary().items())
         return f"Evaluation({self.metric} of {len(self.nodes)} nodes by steps: {', '.join(means)})"
 
     def _repr_html_(self) -> str:
         """The same for a notebook, with the worst decile and all metrics."""
         keys = ("mean", "median", "worst_decile")
         rows = [
-            [s, *(_shown(self.metric, row[key]) for key in keys)]
+            [s, *(shown(self.metric, row[key]) for key in keys)]
             for s, row in self.summary().items()
         ]
         title = f"{self.metric} of {len(self.nodes)} nodes"
@@ -90,7 +90,7 @@ class Evaluation:
         found = self.metrics()
         steps = list(dict.fromkeys(s for table in found.values() for s in table))
         further = [
-            [name, *(_shown(name, table.get(s, {}).get("mean")) for s in steps)]
+            [name, *(shown(name, table.get(s, {}).get("mean")) for s in steps)]
             for name, table in found.items()
         ]
         named = ("metric", *(f"after {s} step{'' if s == '1' else 's'}" for s in steps))
@@ -197,7 +197,13 @@ class Evaluation:
         ]
 
 
-def _shown(metric: str, value: float | None) -> str:
+def shown(metric: str, value: float | None) -> str:
+    """A value of a metric as people read it.
+
+    Example:
+        >>> shown("accuracy", 0.9775), shown("mse", 10.3912), shown("f1", None)
+        ('97.8 %', '10.39', '–')
+    """
     if value is None:
         return "–"
     share = metric in METRICS and METRICS[metric].share

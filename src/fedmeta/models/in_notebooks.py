@@ -30,7 +30,7 @@ def model_table(
         "network": network,
         "parameters": f"{sum(leaf.numel() for leaf in theta.values()):,}",
         "input": " × ".join(map(str, shape)),
-        "output": classes or f"{task.outputs} values",
+        "output": classes or f"{task.outputs} value{'' if task.outputs == 1 else 's'}",
         "adapts": f"{steps}, {moved}",
     }
     return facts_table("MetaModel", facts)

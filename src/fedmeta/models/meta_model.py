@@ -87,8 +87,8 @@ class MetaModel:
     def __repr__(self) -> str:
         """A line, however large the network is."""
         size = sum(leaf.numel() for leaf in self.theta.values())
-        shape = " × ".join(map(str, self.input_shape))
-        return f"MetaModel({size:,} parameters, {shape} → {self.task.outputs} outputs)"
+        shape, outputs = " × ".join(map(str, self.input_shape)), self.task.outputs
+        return f"MetaModel({size:,} parameters, {shape} → {outputs} output{'s' * (outputs != 1)})"
 
     def _repr_html_(self) -> str:
         """The same for a notebook, with how it adapts."""

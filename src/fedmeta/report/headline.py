@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedmeta.evaluation.intervals import FEWEST
 from fedmeta.report import format as fmt
 from fedmeta.report.comparison_reading import ComparisonFacts
@@ -57,7 +60,7 @@ def comparison_headline(comparison: ComparisonFacts) -> str:
     if first.mean is None:
         return f"All runs of {first.label} diverged: there is nothing to compare the others with."
     value = fmt.estimate(first.mean, first.ci95, comparison.metric)
-    reached = _with_name(value, comparison.metric)
+    reached = _with_name(value, comparison.metric, comparison.data)
     seeds = len(comparison.seeds)
     over = f"Over {fmt.counted(seeds, 'seed', letters=True)}, " if seeds > 1 else ""
     after = _after(first.adaptation_steps)
@@ -103,7 +106,8 @@ def _adapted(run: RunFacts, before: float | None, after: float) -> str:
     devices = fmt.counted(len(run.targets), "new device", letters=True)
     start = f"{_after(steps)}{samples}, {devices}"
     one = len(run.targets) == 1
-    value, s = _with_name(fmt.metric(after, metric), metric), "s" if one else ""
+    data = run.settings.get("data", {})
+    value, s = _with_name(fmt.metric(after, metric), metric, data), "s" if one else ""
     reach = f"reach{'es' if one else ''} {value}"
     if before is None or steps == 0:
         return f"{start} {reach}."
@@ -123,8 +127,12 @@ def _after(steps: int) -> str:
     return f"After {fmt.counted(steps, 'gradient step', letters=True)}"
 
 
-def _with_name(value: str, metric: str) -> str:
-    return f"{value} accuracy" if metric == "accuracy" else f"a mean squared error of {value}"
+def _with_name(value: str, metric: str, data: Mapping[str, Any]) -> str:
+    """A value with what it is, and with its unit where the labels have a name of their own."""
+    if metric == "accuracy":
+        return f"{value} accuracy"
+    unit = f" {fmt.unit(metric, data['label'])}" if data.get("label") else ""
+    return f"a mean squared error of {value}{unit}"
 
 
 def _latest(run: RunFacts) -> str:
@@ -132,9 +140,10 @@ def _latest(run: RunFacts) -> str:
     rounds, values = run.target_series(run.adaptation_steps)
     if not rounds:
         return ""
+    value = fmt.metric(values[-1], run.metric)
     return (
         f"{_after(run.adaptation_steps)}, the new devices were at "
-        f"{_with_name(fmt.metric(values[-1], run.metric), run.metric)} when last looked at, "
+        f"{_with_name(value, run.metric, run.settings.get('data', {}))} when last looked at, "
         f"in round {rounds[-1]}."
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedmeta.core.errors import DivergedError, SettingError
 from fedmeta.core.notebook import as_frame, facts_table
 from fedmeta.core.run_folder import Record, RunFolder
-from fedmeta.evaluation.result import Evaluation
+from fedmeta.evaluation.result import Evaluation, shown
 from fedmeta.models.losses import Loss
 from fedmeta.models.meta_model import MetaModel
 from fedmeta.models.networks import ModelSettings
@@ -132,13 +132,13 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The same for a notebook, with the targets by number of steps."""
-        about = self.summary
+        about, metric = self.summary, str(self.summary["metric"])
         facts = {
             "data": str(about["settings"]["data"]["name"]),
             "ended": f"{about['status']} after {_counted(about['rounds'], 'round')}, "
             f"{about['seconds']:.3g} s, seed {about['seed']}",
             **{
-                f"{about['metric']} after {_counted(int(steps), 'step')}": _statistics(row)
+                f"{metric} after {_counted(int(steps), 'step')}": _statistics(metric, row)
                 for steps, row in about["target_metric"].items()
             },
             "model": repr(self.meta_model),
@@ -150,17 +150,18 @@ class Run:
     def _result(self) -> str:
         steps = self.summary["adaptation_steps"]
         mean = self.summary["target_metric"].get(str(steps), {}).get("mean")
-        return "" if mean is None else f"{mean:.4g} after {_counted(steps, 'step')}"
+        if mean is None:
+            return ""
+        return f"{shown(self.summary['metric'], mean)} after {_counted(steps, 'step')}"
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _statistics(row: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" for name, value in row.items() if value is not None
-    )
+def _statistics(metric: str, row: Mapping[str, Any]) -> str:
+    keys = [name for name in ("mean", "median", "worst_decile") if name in row]
+    return ", ".join(f"{name.replace('_', ' ')} {shown(metric, row[name])}" for name in keys)
 
 
 Outcome = Run | DivergedError

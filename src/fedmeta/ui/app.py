@@ -26,6 +26,7 @@ from fedmeta.core.run_folder import RunFolder
 from fedmeta.report import format as fmt
 from fedmeta.report import report_page
 from fedmeta.report.comparison_reading import read_comparison
+from fedmeta.report.headline import comparison_headline, comparison_remarks
 from fedmeta.report.reading import read_run
 from fedmeta.report.sequence_page import read_sequence_facts
 from fedmeta.ui import uploads
@@ -137,6 +138,7 @@ class Site:
         name, folder = self._asked(request)
         facts, rows = read_comparison(folder), self._index.rows(folder)
         content = {"name": name, "comparison": facts, "rows": rows, "notes": read_notes(folder)}
+        content["said"] = " ".join([comparison_headline(facts), *comparison_remarks(facts)])
         unit = fmt.unit(facts.metric, facts.data.get("label"))
         return self._page(
             "comparison.html", {**content, "curves": method_curves(facts), "unit": unit}

@@ -21,6 +21,7 @@ from fedmeta.data.column_roles import (
     Reason,
     differs_in_every_row,
     owner_count,
+    renames,
     why_no_feature,
 )
 from fedmeta.data.columns import Column, Table, from_arrow, rows_counted, table_of_frame
@@ -35,6 +36,7 @@ from fedmeta.data.label_columns import (
     present,
     sorted_texts,
     times_of,
+    too_little,
 )
 from fedmeta.data.pool import Array, Pool, pool_from
 from fedmeta.data.readers.budget import check_header, check_parquet
@@ -252,7 +254,7 @@ def pool_of_table(
         origin: the file they came from.
         task, label, node, features, settings, encoding: as of `read_table`.
     """
-    faults, notes = Faults(table), list[str]()
+    faults, notes, training = Faults(table), list[str](), encoding is None
     if not table.rows:
         faults.check()  # what else could be said follows from that
     own = {"label": label, "node": node, "time": settings.time}
@@ -274,7 +276,7 @@ def pool_of_table(
         encoding = Encoding((), settings.missing, (), ignored, label, node, settings.texts)
     elif encoding is None:
         taken = [*own.values(), *settings.drop]
-        encoding = chosen_encoding(table, taken, features, settings, faults, notes, node is None)
+        encoding = chosen_encoding(table, taken, features, settings, faults, notes, node)
         encoding = replace(encoding, label=label, node=node)
     found = encode(table, encoding, faults)
     labels = present(table, label, faults, settings.missing, numbers=task == "regression")
@@ -287,6 +289,9 @@ def pool_of_table(
     owners = present(table, node, faults, settings.missing)
     notes += look_alike(owners, "nodes") if owners else []
     times = times_of(table, settings.time, faults)
+    few = too_little(labels if task == "classification" else None, owners) if training else []
+    for problem, remedy in few if faults.found or len(few) > 1 else ():  # one alone is told later
+        faults.add(problem, remedy)
     kept = ~found.gaps if encoding.missing == "drop" else np.ones(table.rows, np.bool_)
     for each in (labels, owners):
         if each is not None and settings.missing == "drop":
@@ -328,7 +333,7 @@ def chosen_encoding(
     settings: TableSettings,
     faults: Faults,
     notes: list[str],
-    nodeless: bool,
+    node: str | None,
 ) -> Encoding:
     """The features of a table: those that are named, or all that may be one.
 
@@ -339,25 +344,28 @@ def chosen_encoding(
         settings: `missing` and `max_categories`.
         faults: collects what is wrong.
         notes: collects what people should know.
-        nodeless: whether no column says whose sample it is, so that one that might is told of.
+        node: the column that says whose sample it is; None: one that might is told of.
     """
     columns, left_out = [], dict[Reason, list[str]]()
+    owners = table.column(node, written=True) if node in table.names and node else None
     for name in features or [name for name in table.names if name not in taken]:
         if name not in table.names:  # told with all others by `encode`
             columns.append(EncodedColumn(name))
             continue
         column = table.column(name)
-        if nodeless and (count := owner_count(column)) is not None:
+        if node is None and (count := owner_count(column)) is not None:
             notes.append(
                 f"column {name!r} has {count} values and looks like the one that says whose sample "
                 f"it is: name it with --node {name!r}"
             )
-        reason = None if features else why_no_feature(column, settings.max_categories)
+        reason = None if features else why_no_feature(column, settings.max_categories, owners)
         if reason is not None:
             left_out.setdefault(reason, []).append(name)
             continue
         if not features and differs_in_every_row(column):
             notes.append(f"every value of {name!r} differs: if it is an id, leave it out by --drop")
+        elif not features and owners is not None and renames(column, owners):
+            notes.append(f"every node has its own {name!r}: if it is an id, leave it out by --drop")
         texts = tuple(sorted(column.texts)) if column.kind == "text" else ()
         columns.append(EncodedColumn(name, texts))
     told = [f"{such_as(names)}: {WORDS[reason]}" for reason, names in left_out.items()]

@@ -37,13 +37,15 @@ function niceTicks(low, high, count) {
   return ticks;
 }
 
-// Values that end close together get their labels moved apart.
-function apart(places, gap) {
+// Values that end close together get their labels moved apart, none of them below `lowest`.
+function apart(places, gap, lowest) {
   const order = places.map((_, i) => i).sort((a, b) => places[a] - places[b]);
   const moved = [...places];
   order.forEach((each, i) => {
     if (i > 0) moved[each] = Math.max(moved[each], moved[order[i - 1]] + gap);
   });
+  let below = lowest + gap;
+  for (const each of order.reverse()) below = moved[each] = Math.min(moved[each], below - gap);
   return moved;
 }
 
@@ -124,7 +126,7 @@ export function chart(place, series, options) {
   }
   if (ends) {
     const heights = shown.map((each) => up(each.points.at(-1)[1]) + 4);
-    apart(heights, 14).forEach((y, i) => {
+    apart(heights, 14, height - room.bottom + 4).forEach((y, i) => {
       const text = svg("text", { x: across(shown[i].points.at(-1)[0]) + 8, y }, shorten(shown[i].name));
       text.style.fill = shown[i].colour;
       root.append(text);
