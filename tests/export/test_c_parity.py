@@ -1,4 +1,7 @@
-"""What the C code computes is what PyTorch computes, to 1e-5, for every built-in network."""
+"""What C code computes is what PyTorch computes in double precision, to 1e-5, for built-in networks.
+
+Where PyTorch in single precision is further away than that, the C code is at most as far.
+"""
 
 from __future__ import annotations
 
@@ -100,13 +103,34 @@ def check(
         # In double precision: in single precision PyTorch is as far from that as the C code is.
         exact = doubled(model)
         wanted = adapted(exact, inputs, labels, steps)
-        theta = {name.removeprefix("theta/"): torch.from_numpy(w) for name, w in wanted.items()}
-        off = apart(weights, moving(model, theta))
+        off = apart(weights, moving(model, bare(wanted)))
         answer = answers(exact, inputs[:1], wanted)[0]
         assert status == 0
-        if max(off, apart(outputs, answer)) > PARITY:  # a maximum may lead by less than rounding
+        far = max(off, apart(outputs, answer))
+        if far > PARITY and far > single_precision(model, inputs, labels, steps, exact, wanted):
+            # A maximum may lead by less than rounding.
             assert model.adaptation.scope == "all", (len(inputs), steps, off)
             assert closest_call(model, inputs, labels, steps) < TOSS_UP, (len(inputs), steps, off)
+
+
+def single_precision(
+    model: MetaModel,
+    inputs: Array,
+    labels: Array,
+    steps: int,
+    exact: MetaModel,
+    wanted: dict[str, Array],
+) -> float:
+    """How far PyTorch's own float32 is from double precision: steps can magnify what it rounds."""
+    found = adapted(model, inputs, labels, steps)
+    off = apart(moving(model, bare(found)), moving(model, bare(wanted)))
+    answer = answers(exact, inputs[:1], wanted)
+    return max(off, apart(answers(model, inputs[:1], found), answer))
+
+
+def bare(weights: dict[str, Array]) -> dict[str, torch.Tensor]:
+    """θ from arrays as `adapted` names them."""
+    return {name.removeprefix("theta/"): torch.from_numpy(w) for name, w in weights.items()}
 
 
 @pytest.mark.parametrize("name", SMALL)
