@@ -1,4 +1,4 @@
-"""What C code computes is what PyTorch computes in double precision, to 1e-5, for built-in networks.
+"""C code computes what PyTorch computes in double precision, to 1e-5, for every built-in network.
 
 Where PyTorch in single precision is further away than that, the C code is at most as far.
 """
