@@ -119,7 +119,11 @@ def test_second_derivatives_by_all_layers(name: str) -> None:
         assert all(bool(leaf.isfinite().all()) for leaf in run.meta_model.theta.values())
 
 
-NOT_EXPORTED = {"bilinear"}  # no such operation in ONNX
+NOT_EXPORTED = {
+    "bilinear",  # no such operation in ONNX
+    "if on data",  # a graph has one branch
+    "writes into rows of zeros",  # made for `len(x)` samples, as many as the trace sees
+}
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.avg_pool2d.default: _average,
         _aten.avg_pool2d_backward.default: _average_backward,
         _aten.pad.default: _pad,
+        _aten.empty_permuted.default: _unwritten,
     }
 
 
@@ -173,6 +174,11 @@ def _pad(tensor: Tensor, border: Sizes, mode: str = "constant", value: float | N
     if mode != "constant":
         return NotImplemented
     return _aten.constant_pad_nd(tensor, list(border), value or 0.0)
+
+
+def _unwritten(size: Sizes, _order: Sizes, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """Memory that is about to be written: zeros serve as well."""
+    return torch.zeros(size, dtype=dtype)
 
 
 def _each(value: Sizes, axes: int) -> list[int]:

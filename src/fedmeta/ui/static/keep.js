@@ -27,3 +27,6 @@ find("yes").addEventListener("click", async () => {
     tell(find("not-deleted"), error.message);
   }
 });
+
+// Before this script is there a click would do nothing.
+for (const button of [find("keep-it"), find("delete")]) button.disabled = false;
