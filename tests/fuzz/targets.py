@@ -104,7 +104,8 @@ def _teacher(path: Path) -> None:
 
 def _message(path: Path) -> None:
     message = Message.decoded(
-        (path / "facts.json").read_text(), (path / "tensors.bin").read_bytes()
+        (path / "facts.json").read_text(errors="replace"),  # protobuf lets through Unicode alone
+        (path / "tensors.bin").read_bytes(),
     )
     form = {name: ((9,) if "wire" in name else (), torch.float32) for name in _LEAVES}
     check_round_reply(message, {"run": "run1", "round": 3, "name": "edge-1"}, form)
