@@ -23,6 +23,7 @@ from fedmeta.data.loading import read_own
 from fedmeta.data.named_inputs import InputParts
 from fedmeta.data.readers.cifar import read_cifar
 from fedmeta.data.readers.fashion_mnist import read_idx
+from fedmeta.data.readers.npz import arrays_without_pickles
 from fedmeta.data.readers.table import TableSettings
 from fedmeta.data.sentences import SentenceEncoder
 from fedmeta.data.text import text_encoding
@@ -70,8 +71,7 @@ def _settings(path: Path) -> None:
 def _named(path: Path) -> None:
     pool = read_own(str(path), "classification", node="node", features=("x1", "words"))
     assert pool.parts is not None
-    with np.load(path, allow_pickle=False) as arrays:
-        given = {name: arrays[name] for name in ("x1", "words", "words_lengths")}
+    given = arrays_without_pickles(path, ["x1", "words", "words_lengths"])
     longer = [replace(part, sequence=part.name == "words") for part in pool.parts.parts]
     InputParts(tuple(longer)).rows(given)
 
