@@ -97,7 +97,12 @@ def settings_of(asked: argparse.Namespace) -> RunSpec:
     """What `fedmeta train` does without options."""
     return RunSpec.from_dict(
         {
-            "data": {"name": "cifar10", "nodes": 50, "precise": 200},
+            "data": {
+                "name": "cifar10",
+                "folder": asked.folder,
+                "nodes": asked.nodes,
+                "precise": asked.precise,
+            },
             "training": {"rounds": asked.rounds, "evaluate_every": 0},
             "execution": {"device": asked.device, "precision": asked.precision},
         }
@@ -238,6 +243,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--held-out", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--nodes", type=int, default=50)
+    parser.add_argument("--precise", type=int, default=200)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="full")
     asked = parser.parse_args(argv)
