@@ -12,7 +12,7 @@ import pytest
 
 from fedmeta.config.toml_files import merged
 from fedmeta.core.run_folder import RunFolder
-from fedmeta.fleet.audit import FILE, read_audit
+from fedmeta.fleet.audit import FILE, read_audit, record
 from fedmeta.fleet.edge import Edge, answer
 from fedmeta.fleet.edge_table import read_edges
 from fedmeta.fleet.message import Message, MessageError
@@ -194,3 +194,11 @@ def test_an_edge_refuses_what_no_platform_asks(tmp_path: Path) -> None:
                 continue
             refused += "refused" in reply.facts
     assert refused > 40
+
+
+def test_a_damaged_audit_log_gives_its_other_lines(tmp_path: Path) -> None:
+    record(tmp_path, "started", run="a")
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"event": "jo\xe2ned"\n' + b"[" * 5000 + b"\n" + b"9" * 5000 + b"\n")
+    record(tmp_path, "joined", name="edge-1")
+    assert [line["event"] for line in read_audit(tmp_path)] == ["started", "joined"]

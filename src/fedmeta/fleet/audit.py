@@ -6,10 +6,12 @@ A line of JSON each, only ever added to, readable by its owner alone: RUN/fleet/
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from fedmeta.core.plain_values import parse_json
 from fedmeta.core.storage import append_line
 
 FILE = "audit.jsonl"
@@ -23,12 +25,10 @@ def record(folder: Path, event: Event, **facts: Any) -> None:
 
 
 def read_audit(folder: Path) -> list[dict[str, Any]]:
-    """All lines, the oldest first; what a crash has cut off is left out."""
+    """All lines, the oldest first; what a crash has cut off or a disk has damaged is left out."""
     file, found = folder / FILE, []
     if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):
+                found.append(parse_json(line))
     return found
