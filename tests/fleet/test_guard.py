@@ -123,3 +123,15 @@ def test_refused_rows_leave_nothing_and_keep_their_state() -> None:
 def test_settings_that_make_no_sense(outliers: str, factor: float) -> None:
     with pytest.raises(SettingError, match="guard"):
         Guard(outliers, factor)  # type: ignore[arg-type]
+
+
+def test_a_guard_that_would_leave_fewer_than_half_judges_no_direction() -> None:
+    """Nobody agrees with anybody, so that the last verdicts stand; one is far too long as well."""
+    axes = torch.eye(5) * 0.25
+    replies = {f"e{n}": reply(a=axis[:2], b=axis[2:]) for n, axis in enumerate(axes)}
+    replies["e4"] = reply(a=axes[4][:2], b=9 * axes[4][2:])
+    guard = Guard("reject", direction=-0.2)
+    assert set(judge(guard, replies, THETA, opposite=["e0"]).refused) == {"e0", "e4"}
+    verdict = judge(guard, replies, THETA, opposite=["e0", "e1"])
+    assert set(verdict.refused) == {"e4"}
+    assert "more than 4 times the median" in verdict.refused["e4"]

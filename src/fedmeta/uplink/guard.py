@@ -117,9 +117,30 @@ class Guard:
         if self.outliers == "clip":
             above = bound / norms
         inside = torch.where(norms <= bound, torch.ones_like(norms), above)
+        kept = torch.where(finite, inside, torch.zeros_like(norms))
         if opposite is not None:
-            finite = finite & ~opposite
-        return torch.where(finite, inside, torch.zeros_like(norms))
+            kept = torch.where(self.credible(kept > 0, finite, opposite), 0.0, kept)
+        return kept
+
+    def credible(self, inside: Tensor, finite: Tensor, opposite: Tensor) -> Tensor:
+        """Whose direction is opposite, or nobody's where more than half would be refused in all.
+
+        Late in training honest contributions are mostly noise, and of a few some seem to agree. A
+        guard that leaves fewer than half has misunderstood; by norms alone it always leaves half.
+
+        Args:
+            inside: whose norm is within the bound, (n,).
+            finite: who is judged at all, (n,).
+            opposite: see `opposite`.
+
+        Example:
+            >>> five, against = torch.ones(5) > 0, torch.tensor([True, True, False, False, False])
+            >>> Guard().credible(five, five, against).any(), Guard().credible(~against, five,
+            ...     torch.tensor([False, False, False, False, True])).any()
+            (tensor(True), tensor(False))
+        """
+        left = (inside & ~opposite).sum()
+        return opposite & (2 * left >= finite.sum())
 
 
 def _middle(finite: Tensor) -> Tensor:
@@ -259,9 +280,10 @@ def judge(
         before = torch.tensor([name in opposite for name in sound])
         against, towards = guard.opposite(directions(rows), before)
     scales = guard.scales(norms, against.to(norms.device)).tolist()
+    by_norm = guard.scales(norms).tolist()
     for place, (name, reply) in enumerate(sound.items()):
         scale, norm = scales[place], float(norms[place])
-        if against[place]:
+        if scale == 0 < by_norm[place]:
             refused[name] = (
                 f"its direction is opposite to the others', or was when last most agreed (cosine "
                 f"{float(towards[place]):.2f}, {guard.direction:g} at least is wanted)"
