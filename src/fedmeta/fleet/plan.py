@@ -282,7 +282,10 @@ def _describe(folder: Path, federation: Federation) -> None:
 def _count_start(place: Path) -> int:
     """How often the platform was started, this time included; on disk before anyone is asked."""
     file = place / _STARTS
-    starts = int(read_json(file, "starts of the platform")["life"]) + 1 if file.exists() else 1
+    life = read_json(file, "starts of the platform").get("life") if file.exists() else 0
+    if not isinstance(life, int):
+        raise RunFolderError(f"{file} is damaged (life is {life!r})", "restore the file")
+    starts = life + 1
     write_json(file, {"life": starts})
     return starts
 

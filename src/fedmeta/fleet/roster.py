@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedmeta.core.errors import DataError
+from fedmeta.core.errors import DataError, RunFolderError
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import read_json, read_tensors, write_json, write_tensors
 from fedmeta.data.federation import Federation, Node, Task
@@ -93,10 +93,11 @@ class Roster:
         if not (folder / _ROSTER).exists():
             return None
         about = read_json(folder / _ROSTER, "roster of the fleet")
-        members = tuple(
-            Member(**{**each, "nodes": tuple(map(tuple, each["nodes"]))})
-            for each in about.pop("members")
-        )
+        try:
+            members = tuple(map(_member, about.pop("members")))
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"{folder / _ROSTER} is damaged ({error})"
+            raise RunFolderError(what, "restore the file") from error
         tensors, _ = read_tensors(folder / _SCALING, "scaling of the fleet")
         return cls(members, deserialize(Common, about, "roster"), Scaling.from_tensors(tensors))
 
@@ -259,6 +260,11 @@ def _kind(facts: Mapping[str, Any]) -> tuple[object, ...]:
     outputs = task["outputs"] if task["kind"] == "regression" else 0
     own = (task["kind"], outputs, task.get("local_labels", False))
     return (tuple(facts["shape"]), facts["bytes"], tuple(facts["features"]), *own)
+
+
+def _member(about: Mapping[str, Any]) -> Member:
+    nodes = tuple((str(name), int(support), int(query)) for name, support, query in about["nodes"])
+    return replace(deserialize(Member, {**about, "nodes": ()}, "member"), nodes=nodes)
 
 
 def _added(introductions: Sequence[Message], prefix: str = "") -> Sums:

@@ -142,7 +142,7 @@ class RunFacts:
 
     def total(self, key: str) -> float:
         """Sum of a number over all rounds."""
-        return float(sum(record.get(key) or 0 for record in self.history))
+        return float(sum(self.series(key)[1]))
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
         """Rounds that logged a finite number under a key, and the numbers."""
@@ -221,7 +221,7 @@ def read_run(path: Path) -> RunFacts:
             edges=_edges(path / "fleet" / "edges.json"),
             notes=[str(each) for each in summary.get("notes", [])],
             own_mean={k: _or_nan(v) for k, v in summary.get("own_mean", {}).items()},
-            measures={k: summary[k] for k in MEASURES if k in summary},
+            measures=_measures(summary),
         )
 
 
@@ -270,6 +270,22 @@ def _edges(file: Path) -> list[EdgeFacts]:
 def _or_nan(value: Any) -> float:
     """A metric; None stands for one that was not finite."""
     return math.nan if value is None else float(value)
+
+
+def _measures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: summary[key] for key in MEASURES if key in summary}
+    baseline = dict(found.get("baseline", {}))
+    for name, by_steps in dict(found.get("metrics", {})).items():
+        _or_nan(baseline.get(name))
+        for row in dict(by_steps).values():
+            _or_nan(row["mean"])
+    for row in list(found.get("classes", [])):
+        str(row["name"]), int(row["samples"])
+        for key in ("recall", "precision", "f1", "auc"):
+            _or_nan(row[key])
+    for row in list(found.get("confusion", [])):
+        list(map(int, row))
+    return found
 
 
 def _target(row: Mapping[str, Any]) -> TargetFacts:

@@ -9,6 +9,7 @@ from typing import Any
 from fedmeta.algorithms import ALGORITHMS
 from fedmeta.config.server_settings import as_stored_now
 from fedmeta.config.spec import TABLES, RunSpec
+from fedmeta.config.toml_files import subtable
 from fedmeta.core.serialization import serialize
 from fedmeta.data import BUILT_IN, DataSettings
 
@@ -73,7 +74,7 @@ def _algorithm(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     # An algorithm of one's own may be called like one of ours; a spec names it by its file.
     if known is None or asked.get("algorithm", stored["name"]) != stored["name"]:
         return _own(stored["name"])
-    given = asked.get("algorithms", {}).get(stored["name"], {})
+    given = subtable(subtable(asked, "algorithms"), stored["name"])
     own = {name: value for name, value in stored.items() if name not in ("name", "prior")}
     # An adaptation that was asked for is written even where it has the numbers of the default.
     return f"{_call(known, own, always=('inner',) if 'inner' in given else ())},"
@@ -85,7 +86,8 @@ def _prior(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
     strength = settings["prior"].get("strength")
     if "own" in asked.get("prior", {"own": ""}):
         return f"...,  # a prior model of your own, λ = {strength}"
-    return f"{_call(TABLES['prior'], {**asked['prior'], 'strength': strength})},"
+    given = subtable(asked, "prior")
+    return f"{_call(TABLES['prior'], {**given, 'strength': strength})},"
 
 
 def _own(name: Any) -> str:
