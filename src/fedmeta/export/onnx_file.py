@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from fedmeta.core.decision import candidate_rules
 from fedmeta.core.errors import MissingExtraError, ModelError
+from fedmeta.core.input_files import check_input
 from fedmeta.core.storage import write_bytes
 from fedmeta.data.scaling import Scaling
 from fedmeta.export.activation_ranges import LAYERS, Ranges
@@ -55,6 +57,7 @@ def export_onnx(
         ModelError: for a model that cannot be exported; it names the layer.
     """
     model = _plain(model)
+    check_input("an input of the model", 8 * math.prod(model.input_shape), 0)
     if adaptable and (apart := body_apart(model)) is not None:
         _export_pair(model, apart, path, int8)
         return
