@@ -524,3 +524,16 @@ def test_a_worker_prepares_a_job_once_and_again_when_its_data_change(
     save_shard(shard, held, held.nodes[:1])
     with pytest.raises(DataError, match="no longer those it joined with"):
         kept.prepared(edge.name, edge.data, {}, message)
+
+
+@pytest.mark.slow
+def test_an_honest_fleet_is_not_ended_by_its_guard(tmp_path: Path) -> None:
+    """Late in training edges send mostly noise, and of eight some seem to be against the rest."""
+    table = {
+        "data": {"name": "digits", "nodes": 40},
+        "training": {"rounds": 120, "evaluate_every": 0},
+        "execution": {"threads": 1, "path": "batched"},
+    }
+    _, homes = fleet_of(tmp_path / "made", table, edges=8)
+    run = carry_out(tmp_path / "made/run", InProcessTransport(homes))
+    assert len(run.history) == 120
