@@ -16,7 +16,7 @@ which that teacher is asked about. Four trainings on the same nodes, paired by s
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -145,35 +145,15 @@ def pretrained(spec: RunSpec, cloud: Mapping[str, Any], scaling: Scaling, seed: 
 def trained(
     spec: RunSpec,
     nodes: Mapping[int, Federation],
-    prior: PriorSettings | None = None,
+    prior: PriorSettings = PriorSettings(),
     starts: Mapping[int, Tree] | None = None,
-    rounds: int | None = None,
 ) -> list[Outcome]:
     """The same training on the nodes of every seed."""
-    if prior is not None:
-        spec = replace(spec, prior=prior)
-    requests = []
-    for seed, drawn in nodes.items():
-        own = (
-            spec.replaced(seed=seed) if rounds is None else spec.replaced(seed=seed, rounds=rounds)
-        )
-        requests.append(
-            RunRequest(own if starts is None else replace(own, start=starts[seed]), drawn)
-        )
-    return train_many(requests)
-
-
-def chosen(
-    train: Callable[[PriorSettings | None], list[Outcome]], asked: Callable[[float], PriorSettings]
-) -> tuple[float, dict[str, Any]]:
-    """The best λ on held-out source nodes, and what each of them reached there."""
-    found = {}
-    for strength in STRENGTHS:
-        kept = [record(seed, each) for seed, each in enumerate(train(asked(strength)))]
-        entry = accuracy(kept)
-        found[f"{strength:g}"] = entry
-    best = max(STRENGTHS, key=lambda strength: (found[f"{strength:g}"] or {})["mean"] or 0.0)
-    return best, found
+    specs = [replace(spec.replaced(seed=seed), prior=prior) for seed in nodes]
+    if starts is not None:
+        pairs = zip(specs, nodes, strict=True)
+        specs = [replace(own, start=starts[seed]) for own, seed in pairs]
+    return train_many(list(map(RunRequest, specs, nodes.values())))
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
@@ -190,7 +170,11 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         seed: each.hold_out(HELD_OUT, seed)
         for seed, each in drawn(range(FIRST_HELD_OUT, FIRST_HELD_OUT + asked.held_out)).items()
     }
-    strength, search = chosen(lambda settings: trained(spec, held, settings), prior)
+    search = {}
+    for value in STRENGTHS:
+        outcomes_there = zip(held, trained(spec, held, prior(value)), strict=True)
+        search[value] = accuracy([record(seed, each) for seed, each in outcomes_there])
+    strength = max(STRENGTHS, key=lambda value: (search[value] or {}).get("mean") or 0.0)
     nodes = drawn(range(asked.seeds))
     outcomes = {"default": trained(spec, nodes), "teacher": trained(spec, nodes, prior(strength))}
     scalings = {
@@ -212,7 +196,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         "rounds": asked.rounds,
         "teacher, own accuracy": round(100 * float(right.mean()), 2),
         "strength": strength,
-        "held-out": search,
+        "held-out": {f"{value:g}": entry for value, entry in search.items()},
         "accuracy": {name: accuracy(found, "precise") for name, found in kept.items()},
         "minus default": {
             name: paired(found, kept["default"], "precise")

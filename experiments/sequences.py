@@ -12,13 +12,12 @@ from experiments.cell import Cell, Key
 from experiments.declaration import TUNING, Declaration
 from experiments.experiment import Experiment, Found, Goal, Summary
 from experiments.names import named
-from experiments.statistics import Entry, Repeats, entry, rounded
+from experiments.statistics import Entry, Repeats, entry, paired_by
 from experiments.tables import interval_text, markdown, shown
 from experiments.training import Progress
 from fedmeta.algorithms import ADMMFedMeta
 from fedmeta.config.toml_files import Table, merged
 from fedmeta.core.errors import SettingError
-from fedmeta.evaluation.intervals import interval
 from fedmeta.studies.search import Point, Trial, search
 from fedmeta.studies.sequences.declaration import TaskSequence, read_sequence
 from fedmeta.studies.sequences.measures import MEASURES, measured
@@ -164,17 +163,7 @@ def _measures(repeats: Repeats, strength: float | None) -> dict[str, Any]:
 def _paired(ours: Repeats, others: Repeats) -> dict[str, Any]:
     """Average accuracy after adaptation, ours minus theirs in points, seed by seed."""
     which = "precise" if any(each.get("precise") for each in ours) else "accuracy"
-    theirs = {each["seed"]: _measured("average", which, each) for each in others}
-    pairs = [(_measured("average", which, each), theirs.get(each["seed"])) for each in ours]
-    differences = [a - b for a, b in pairs if a is not None and b is not None]
-    mean, width = interval(differences) if differences else (None, None)
-    lost = sum(each["diverged"] for each in (*ours, *others))
-    return {
-        "mean": rounded(mean),
-        "ci95": rounded(width),
-        "n": len(differences),
-        "diverged": lost,
-    }
+    return paired_by(ours, others, partial(_measured, "average", which))
 
 
 def _measured(name: str, which: str, repeat: Mapping[str, Any]) -> float | None:
@@ -226,7 +215,7 @@ def plot(figure: Figure, summary: Summary) -> None:
 
 
 def goals(summary: Summary) -> Iterator[Goal]:
-    """What was to hold of split CIFAR-10, and of its harder sister, where one model is asked."""
+    """What was to hold of split CIFAR-10, and of class-incremental CIFAR-100."""
     found = _methods(summary, _SPLIT)
     free, joint, replay = (found.get(name) for name in (NONE, JOINT, REPLAY))
     lost, before = _mean(free, "forgetting"), _mean(free, "new")
@@ -261,18 +250,14 @@ def goals(summary: Summary) -> Iterator[Goal]:
     found = _methods(summary, _ONE_HEAD)
     for rival in RIVALS:
         row = found.get(rival)
-        ahead, width = (None, None) if row is None else (_mean(row, "behind"), _width(row))
+        lead = None if row is None else row["behind"]
+        known = lead is not None and lead["mean"] is not None and lead["ci95"] is not None
         yield (
             f"{_ONE_HEAD}: average after adaptation, auto minus {rival}, points",
             "interval above 0",
             _words(row, "behind"),
-            None if ahead is None or width is None else ahead - width > 0,
+            lead["mean"] - lead["ci95"] > 0 if lead is not None and known else None,
         )
-
-
-def _width(row: Mapping[str, Any]) -> float | None:
-    found = row.get("behind")
-    return None if found is None else found["ci95"]
 
 
 def _methods(summary: Summary, name: str) -> dict[str, Mapping[str, Any]]:

@@ -56,9 +56,16 @@ def entry(repeats: Repeats, value: Callable[[dict[str, Any]], float | None]) -> 
 
 
 def paired(ours: Repeats, others: Repeats, which: str) -> Entry:
-    """Ours minus theirs in points, seed by seed, over the seeds that finished in both."""
-    theirs = {each["seed"]: reached(each, which) for each in others}
-    pairs = [(reached(each, which), theirs.get(each["seed"])) for each in ours]
+    """Accuracy, ours minus theirs in points, see `paired_by`."""
+    return paired_by(ours, others, lambda each: reached(each, which))
+
+
+def paired_by(
+    ours: Repeats, others: Repeats, value: Callable[[dict[str, Any]], float | None]
+) -> Entry:
+    """Ours minus theirs, seed by seed, over the seeds that finished in both."""
+    theirs = {each["seed"]: value(each) for each in others}
+    pairs = [(value(each), theirs.get(each["seed"])) for each in ours]
     differences = [a - b for a, b in pairs if a is not None and b is not None]
     mean, width = interval(differences) if differences else (None, None)
     return {

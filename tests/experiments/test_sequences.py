@@ -96,6 +96,6 @@ def test_rivals_are_behind_seed_by_seed() -> None:
     }
     summary: Any = {"sequences": {name: {key[-1]: entry for key, entry in summarised(found)}}}
     behind = summary["sequences"][name]["fedewc"]["behind"]
-    assert behind == {"mean": 10.0, "ci95": 0.0, "n": 2, "diverged": 0}
+    assert behind == {"mean": 10.0, "ci95": 0.0, "n": 2, "diverged": 0, "diverged_other": 0}
     assert [each[3] for each in goals(summary)][6:] == [True, False, None]
     assert "behind auto" in table(summary)

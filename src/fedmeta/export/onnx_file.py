@@ -57,6 +57,7 @@ def export_onnx(
         ModelError: for a model that cannot be exported; it names the layer.
     """
     model = _plain(model)
+    # What a file claims, before examples are made of it.
     check_input("an input of the model", 8 * math.prod(model.input_shape), 0)
     if adaptable and (apart := body_apart(model)) is not None:
         _export_pair(model, apart, path, int8)

@@ -30,5 +30,6 @@ def read_audit(folder: Path) -> list[dict[str, Any]]:
     if file.exists():
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):
-                found.append(parse_json(line))
+                value = parse_json(line)
+                found += [value] if isinstance(value, dict) else []
     return found
