@@ -22,7 +22,7 @@ from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import FedmetaError
 from fedmeta.core.objective import Adaptation
 from fedmeta.engine.local import LocalEngine
-from fedmeta.engine.ranks import Ranks, current, started
+from fedmeta.engine.ranks import Ranks, current, leave, started
 from fedmeta.models.networks import ModelSettings
 from fedmeta.training.run import Run
 from fedmeta.training.train import train
@@ -136,3 +136,4 @@ def main(jobs: Path, out: str) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2])
+    leave(0)  # as the command line does
