@@ -191,7 +191,11 @@ def node_bytes(
         nonlocal numbers
         numbers += output.numel() if isinstance(output, torch.Tensor) else 0
 
-    leaves = [layer for layer in model.inference.modules() if not list(layer.children())]
+    leaves = [
+        layer
+        for layer in model.inference.modules()
+        if not list(layer.children()) and not isinstance(layer, nn.Identity)
+    ]
     hooks = [layer.register_forward_hook(count) for layer in leaves]
     with torch.no_grad():
         model(model.theta, sample)
