@@ -69,9 +69,10 @@ def test_history(tmp_path: Path) -> None:
     assert made.history() == records
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ['{"rou', '{"round": Infinity}', '{"round": 1e999}'])
+def test_a_damaged_line_in_the_middle_is_named(line: str, tmp_path: Path) -> None:
     made = folder(tmp_path)
-    (made.path / "metrics.jsonl").write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
+    (made.path / "metrics.jsonl").write_text(f'{{"round": 1}}\n{line}\n{{"round": 3}}\n')
     with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is damaged"):
         made.history()
     (made.path / "metrics.jsonl").write_bytes(b"\xff\xff\n")

@@ -17,6 +17,7 @@ from fedmeta.core.serialization import serialize
 from fedmeta.core.user_code import load_object
 from fedmeta.data.sentences import encoder, encoder_folder
 from fedmeta.data.text import TextEncoding, text_encoding
+from fedmeta.data.tokenizer import tokenizer_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples/texts/write_messages.py"
 READ = "--text message --label answer --node owner"
@@ -70,6 +71,14 @@ def test_a_tokenizer_of_a_file(tmp_path: Path) -> None:
         text_encoding("t", str(tmp_path / "wrong.json"), None, 4, 2048)
     with pytest.raises(FedmetaError, match="there is no tokenizer"):
         text_encoding("t", str(tmp_path / "none.json"), None, 4, 2048)
+
+
+def test_a_panic_of_the_library_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    word = {"type": "BPE", "continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1, "ab": 2}}
+    with pytest.raises(FedmetaError, match="tokenizer cannot be read"):
+        tokenizer_of(json.dumps({"model": {**word, "merges": [["a", "b"]]}}))
+    assert capfd.readouterr().err == ""
 
 
 def test_from_a_table_to_answers(messages: Path) -> None:

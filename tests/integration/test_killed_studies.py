@@ -56,3 +56,22 @@ def test_what_is_asked_for_again_must_be_the_same(
     (tmp_path / "a/asked.json").write_text(json.dumps({**asked, "algorithms": ["evil.py:Own"]}))
     refused = call("compare --resume a").complaint
     assert "which is not run unless you say so" in refused
+
+
+@pytest.mark.parametrize(
+    "study", ["tune --algorithm fedavg --grid step_size=0.01,0.1", "compare fedavg admm-fedmeta"]
+)
+def test_a_damaged_summary_is_named(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = "--data sinusoid --nodes 6 --rounds 1 --seeds 1 --model linear --out a"
+    succeed(f"{study} {small}")
+    written = min((tmp_path / "a").glob("*/*/summary.json"))
+    for manifest in (tmp_path / "a").rglob("manifest.json"):
+        manifest.unlink()
+    summary = json.loads(written.read_text())
+    summary.pop("adaptation_steps")
+    written.write_text(json.dumps(summary))
+    told = call(f"{study.split()[0]} --resume a").complaint
+    assert "summary.json is damaged (it has no 'adaptation_steps')" in told

@@ -16,18 +16,24 @@ def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, nests too deeply, or has a whole number beyond 64 bits.
+        ValueError: it is not JSON, nests too deeply, or has a number that is too large or none.
 
     Example:
         >>> parse_json('{"a": [1, 2]}')
         {'a': [1, 2]}
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError(f"it nests deeper than {DEEPEST} levels") from None
     check_plain(value)
     return value
+
+
+def _finite(word: str) -> float:
+    if not math.isfinite(number := float(word)):
+        raise ValueError("it has a number that is not finite")
+    return number
 
 
 def check_plain(value: Any) -> None:

@@ -247,6 +247,16 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
 
+@contextmanager
+def parsing(path: Path, file: str) -> Iterator[None]:
+    """Say which file of a folder is damaged where taking values from it fails."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise RunFolderError(f"{path / file} is damaged ({what})", "restore the file") from error
+
+
 class HistoryDigest:
     """SHA-256 of rounds as metrics.jsonl has them, for checkpoints to remember."""
 

@@ -6,6 +6,8 @@ letter by a million makes gigabytes of a page. Whatever the library raises becom
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +41,8 @@ def tokenizer_of(content: str) -> Any:
         raise MissingExtraError("tokenizers, which reads tokenizer files,", "text") from None
     with _told("the tokenizer cannot be read"):
         _check_growth(parse_json(content))
-        found = Tokenizer.from_str(content)
+        with _unsaid():
+            found = Tokenizer.from_str(content)
         found.no_padding()
         found.no_truncation()
         return found
@@ -80,6 +83,20 @@ def _told(problem: str) -> Iterator[None]:
         first = next(iter(str(error).splitlines()), type(error).__name__)
         remedy = "give a tokenizer.json of tokenizers"
         raise DataError(f"{problem} ({first[:200]})", remedy) from None
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """What the library writes to standard error by itself, when it panics, is dropped."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _check_growth(rules: Any) -> None:

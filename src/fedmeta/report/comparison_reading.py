@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.core.errors import RunFolderError
+from fedmeta.core.run_folder import parsing
 from fedmeta.core.storage import read_json
-from fedmeta.report.reading import RunFacts, is_number, parsing, read_run
+from fedmeta.report.reading import RunFacts, is_number, read_run
 
 
 @dataclass(frozen=True)

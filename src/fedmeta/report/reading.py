@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedmeta.core.errors import RunFolderError
-from fedmeta.core.run_folder import Record, RunFolder
+from fedmeta.core.run_folder import Record, RunFolder, parsing
 from fedmeta.core.serialization import deserialize
 from fedmeta.core.storage import read_json
 
@@ -223,16 +221,6 @@ def read_run(path: Path) -> RunFacts:
             own_mean={k: _or_nan(v) for k, v in summary.get("own_mean", {}).items()},
             measures=_measures(summary),
         )
-
-
-@contextmanager
-def parsing(path: Path, file: str) -> Iterator[None]:
-    """Say which file is damaged where reading it fails."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise RunFolderError(f"{path / file} is damaged ({what})", "restore the file") from error
 
 
 def _federation(stored: Mapping[str, Any]) -> FederationFacts:

@@ -14,7 +14,7 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import merged
 from fedmeta.core.errors import RunFolderError, SettingError, require, require_choice
 from fedmeta.core.objective import Adaptation
-from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.run_folder import RunFolder, parsing
 from fedmeta.core.serialization import serialize
 from fedmeta.core.storage import seal, unseal, write_json
 from fedmeta.data import load
@@ -147,8 +147,10 @@ def compare(
         for request in requests:
             assert request.folder is not None
             summary = RunFolder.open(request.folder).summary()
+            with parsing(request.folder, "summary.json"):
+                figures = _figures(request, summary)
             place = request.folder.relative_to(folder)
-            for key, value in {**_figures(request, summary), "runs": str(place)}.items():
+            for key, value in {**figures, "runs": str(place)}.items():
                 row.setdefault(key, []).append(value)
     first = rows[labels[0]]
     shown = settings.training.metric if metric is None else own_name(metric)

@@ -15,6 +15,7 @@ from fedmeta.config.spec import RunSpec
 from fedmeta.config.toml_files import Table, merged, nested
 from fedmeta.core.errors import DataError, DivergedError, SettingError, require
 from fedmeta.core.metrics import sign_of
+from fedmeta.core.run_folder import parsing
 from fedmeta.data import Federation, load
 from fedmeta.evaluation.evaluate import evaluate_model
 from fedmeta.evaluation.intervals import FEWEST, interval
@@ -179,7 +180,12 @@ def _trial(
 ) -> Trial:
     """What a point came to; with a diverged run it has no mean."""
     name = own_name(metric) if callable(metric) else metric
-    reached = [_reached(run.summary, name) for run in runs]
+    reached = []
+    for run in runs:
+        with parsing(
+            run.folder or Path(), "summary.json"
+        ):  # it may be an earlier run's, read again
+            reached.append(_reached(run.summary, name))
     values = [each for each in reached if each is not None]
     judged = interval(values, FEWEST) if len(values) == seeds else None
     kept = [] if earlier is None else [_on_sources(run.meta_model, earlier, metric) for run in runs]

@@ -17,7 +17,7 @@ import torch
 
 from fedmeta.config.execution import Execution
 from fedmeta.core.errors import DivergedError, SettingError
-from fedmeta.core.run_folder import RunFolder
+from fedmeta.core.run_folder import RunFolder, parsing
 from fedmeta.core.serialization import deserialize
 from fedmeta.core.tree import Tree
 from fedmeta.core.user_code import is_code_name
@@ -231,12 +231,14 @@ def _learned(outcome: Outcome) -> Learned | str:
 def _read(repeat: RunRequest) -> Learned | str:
     assert repeat.folder is not None
     summary = RunFolder.open(repeat.folder).summary()
-    if summary["status"] == "diverged":
-        return "training diverged"
+    with parsing(repeat.folder, "summary.json"):
+        if summary["status"] == "diverged":
+            return "training diverged"
+        execution = _execution(summary)
     loss: Any = repeat.spec.loss
     if isinstance(loss, str):  # one that is built in the file says itself
         loss = named_loss(loss, repeat.federation.task) if is_code_name(loss) else None
-    return MetaModel.load(repeat.folder, repeat.spec.model, loss), _execution(summary)
+    return MetaModel.load(repeat.folder, repeat.spec.model, loss), execution
 
 
 def _execution(summary: Any) -> Execution:
