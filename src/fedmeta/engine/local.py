@@ -102,7 +102,7 @@ class LocalEngine:
         self._nodes_half = self._axis.lift(half.of_chunk, (0, 0, 0, 0, None))
         self._platform_half = self._axis.lift(self._step_of_platform)
         self._sum = Recorder(self._nodes_half, scripted=True)
-        self._platform = Recorder(self._platform_half)
+        self._platform = Recorder(self._platform_half, scripted=True)
         self._whole = Recorder(self._whole_round)
         self._on_gpu = layout.execution.torch_device.type == "cuda"
         self._single = layout.execution.path == "loop"
