@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fedmeta.config.spec import RunSpec, layered
 from fedmeta.config.toml_files import Table, merged
@@ -29,6 +29,8 @@ class Tasks:
         sources: classes of the source nodes of the new task.
         targets: classes of its target nodes.
         learns: whether the new task is trained; if not, θ_p itself is judged on it.
+        begins: where its training begins: at θ_p, or at new weights.
+        nodes: its source nodes; None: as many as the prior task has.
         dissimilarity: whether to keep, target by target, how unlike the sources it is.
         training: settings of the training of θ_p where they differ from the cell's own.
     """
@@ -37,6 +39,8 @@ class Tasks:
     sources: tuple[float, ...]
     targets: tuple[float, ...]
     learns: bool = True
+    begins: Literal["prior", "anew"] = "prior"
+    nodes: int | None = None
     dissimilarity: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
 
@@ -99,7 +103,7 @@ class Cell:
             "tuned": self.tuned,
             "equal": layered(self.equal_settings, {}),
             "grid": self.grid,
-            "tasks": serialize(self.tasks),
+            "tasks": _declared(self.tasks),
         }
         if self.final_loss:  # else as ever, so that results without it stay current
             known["final_loss"] = True
@@ -109,6 +113,16 @@ class Cell:
     def build(self, *layers: Table) -> RunSpec:
         """Its settings under further ones, such as those of the machine."""
         return built(self.settings, *layers)
+
+
+def _declared(tasks: Tasks | TaskSequence | None) -> Any:
+    """As it is; what was added to two tasks since is left out, so that results stay current."""
+    table = serialize(tasks)
+    if isinstance(tasks, Tasks):
+        for name in ("begins", "nodes"):
+            if getattr(tasks, name) == getattr(Tasks, name):
+                del table[name]
+    return table
 
 
 def built(settings: Table, *layers: Table) -> RunSpec:

@@ -17,6 +17,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "convergence",
         "rho",
         "prior",
+        "prior_regime",
         "samples",
         "dissimilarity",
         "ablation",

@@ -60,7 +60,8 @@ def train_two_tasks(
         declared = subtable(cell.settings, "prior").get("strength", 0.0)
         strength = float(declared if point is None else point["strength"])
         sequence = _sequence(cell, machine, strength)
-        outcomes |= _learned(sequence, 1, _pasts(drawn, outcomes), progress(cell.path))
+        pasts = _pasts(drawn, outcomes)
+        outcomes |= _learned(sequence, 1, pasts, progress(cell.path), tasks.begins == "anew")
     return [
         {**record(seed, outcome), **_judged(outcome, drawn[seed], tasks)}
         for seed, outcome in outcomes.items()
@@ -126,10 +127,16 @@ def _sequence(
 
 
 def _learned(
-    sequence: TaskSequence, number: int, pasts: Mapping[int, Past], callbacks: Sequence[Callback]
+    sequence: TaskSequence,
+    number: int,
+    pasts: Mapping[int, Past],
+    callbacks: Sequence[Callback],
+    anew: bool = False,
 ) -> dict[int, Outcome]:
-    """A task (its number, from 0) by all seeds."""
+    """A task (its number, from 0) by all seeds, from the model before it or from new weights."""
     repeats = [next_task(sequence, number, seed, past, None) for seed, past in pasts.items()]
+    if anew:
+        repeats = [replace(each, spec=replace(each.spec, start=None)) for each in repeats]
     return dict(zip(pasts, train_many(repeats, callbacks), strict=True))
 
 
@@ -183,7 +190,7 @@ def draw(samples: Pool, data: DataSettings, tasks: Tasks, seed: int) -> Drawn:
     wanted: list[tuple[str, Role, tuple[float, ...], int]] = [
         (PRIOR, "source", tasks.prior, data.nodes - targets),
         (PRIOR, "target", tasks.prior, targets),
-        (NEW, "source", tasks.sources, data.nodes - targets),
+        (NEW, "source", tasks.sources, tasks.nodes or data.nodes - targets),
         (NEW, "target", tasks.targets, targets),
     ]
     for task, role, stretch, count in wanted:

@@ -17,7 +17,9 @@ pytest.importorskip("sklearn")
 
 DATA = DataSettings("digits", nodes=10, samples=(10, 12), partition="fixed-pairs", precise=15)
 HALVES = Tasks((0.0, 0.5), (0.5, 1.0), (0.5, 1.0))
-OVERLAP = Tasks((0.2, 1.0), (0.0, 0.8), (0.0, 1.0))
+OVERLAP_CLASSES = (0.2, 1.0), (0.0, 0.8), (0.0, 1.0)
+OVERLAP = Tasks(*OVERLAP_CLASSES)
+MORE: list[dict[str, Any]] = [{}, {"begins": "prior"}, {"begins": "anew"}, {"nodes": 3}]
 SETTINGS: dict[str, Any] = {
     "algorithm": "admm-fedmeta",
     "data": {"name": "digits", "nodes": 10, "samples": [10, 12], "precise": 15},
@@ -101,3 +103,27 @@ def test_dissimilarity_is_kept_target_by_target(tmp_path: Path) -> None:
     for repeat in run(Cell(("d", "x"), SETTINGS, 2, tasks=tasks), tmp_path):
         assert len(repeat["targets"]) == 2
         assert all(psi > 0 and 0 <= reached <= 1 for psi, reached in repeat["targets"])
+
+
+def test_the_new_task_may_begin_anew_and_have_few_sources(tmp_path: Path) -> None:
+    few = Tasks(*OVERLAP_CLASSES, nodes=3)
+    first, second = draw(pool(DATA, 0), DATA, few, seed=0).tasks
+    assert (len(first.sources), len(second.sources)) == (8, 3)
+
+    def prior_losses(name: str, tasks: Tasks, strength: float = 0.0) -> list[float]:
+        settings = {**SETTINGS, "prior": {"strength": strength}, "training": {"rounds": 1}}
+        repeats = run(Cell(("b", name), settings, 2, tasks=tasks), tmp_path)
+        return [repeat["prior_loss"]["0"] for repeat in repeats]
+
+    longer = {"training": {"rounds": 20}}  # of θ_p
+    known = prior_losses("known", Tasks(*OVERLAP_CLASSES, learns=False, training=longer))
+    anew = Tasks(*OVERLAP_CLASSES, begins="anew", training=longer)
+    assert np.mean(prior_losses("anew", anew)) > np.mean(known)
+    # One step of a strong prior leads from new weights back to θ_p.
+    assert np.mean(prior_losses("held", anew, 1e4)) == pytest.approx(np.mean(known), rel=0.2)
+
+
+def test_what_was_added_since_leaves_digests_as_they_were() -> None:
+    cells = [Cell(("x", "y"), SETTINGS, 2, tasks=Tasks(*OVERLAP_CLASSES, **more)) for more in MORE]
+    assert len({cell.digest() for cell in cells[:2]}) == 1
+    assert len({cell.digest() for cell in cells}) == 3
