@@ -24,6 +24,7 @@ from fedmeta.engine import recording
 from fedmeta.engine.cohort import Cohort
 from fedmeta.engine.layout import Layout
 from fedmeta.engine.local import LocalEngine
+from fedmeta.engine.machine import machine
 from fedmeta.engine.mapping.cuda import CudaMapping
 from fedmeta.engine.ranks import Ranks
 from fedmeta.engine.round import readable
@@ -262,6 +263,25 @@ class TestThreads:
         assert most == [1]
         assert cores == {1}
         assert where == {False}
+
+    @pytest.mark.parametrize(("most", "threads"), [(2**17, 1), (1, 3)])
+    def test_the_platforms_step_of_a_small_model_has_one_thread(
+        self, most: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("fedmeta.engine.machine._SMALL", most)
+        execution = replace(CHUNKED, threads=3)
+        engine, seen = engine_for(FedAvg(), MANY, MODEL, execution), []
+        function = engine._platform._function
+
+        def watched(*arguments: Any) -> Any:
+            seen.append(torch.get_num_threads())
+            return function(*arguments)
+
+        engine._platform._function = watched
+        with machine(execution):
+            engine.round(*engine.start(MODEL.theta), 1)
+            assert torch.get_num_threads() == 3
+        assert seen == [threads]
 
     @pytest.mark.usefixtures("early")
     @pytest.mark.parametrize("fails", [False, True])

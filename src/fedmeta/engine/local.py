@@ -34,7 +34,7 @@ from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, cloned, map_leaves
 from fedmeta.engine.cohort import Cohort, Standing, facts_at
 from fedmeta.engine.layout import Layout
-from fedmeta.engine.machine import one_thread
+from fedmeta.engine.machine import few_threads, one_thread
 from fedmeta.engine.mapping.cuda import CudaMapping
 from fedmeta.engine.mapping.loop import LoopMapping
 from fedmeta.engine.mapping.threads import ThreadMapping
@@ -169,7 +169,9 @@ class LocalEngine:
             total = self._released(self._of_all_ranks(total, shared, nodes, counted, moment))
             self.table.settle()  # states are in their place when the numbers are
             before = state.theta, dict(state.memory)
-            step = (total, *self._platform(*before, total, self.fleet.penalty, weight, self._prior))
+            with few_threads(self._axis.one(state.theta)):
+                further = (total, self.fleet.penalty, weight, self._prior)
+                step = (total, *self._platform(*before, *further))
         total, theta, memory, metrics = step
         if self._on_gpu:  # a recording's results are overwritten by the next
             theta, memory = cloned((theta, memory))

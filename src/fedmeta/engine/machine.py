@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedmeta.config.execution import Execution
+from fedmeta.core import tree
+from fedmeta.core.tree import Tree
+
+_SMALL = 2**17  # parameters
 
 
 @contextmanager
@@ -21,6 +25,16 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def few_threads(theta: Tree) -> AbstractContextManager[None]:
+    """One thread for what a small model takes on a CPU; for others all there are.
+
+    Threads that share out so little wait for each other longer than they compute: many times as
+    long where the machine has other work to do.
+    """
+    on_cpu = all(leaf.device.type == "cpu" for leaf in theta.values())
+    return one_thread() if on_cpu and tree.size(theta) <= _SMALL else nullcontext()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedmeta.data.pool import Array
 from fedmeta.engine.cohort import node_keys
 from fedmeta.engine.features import features_for
 from fedmeta.engine.layout import Layout, predictor
-from fedmeta.engine.machine import machine
+from fedmeta.engine.machine import few_threads, machine
 from fedmeta.evaluation.decided import chosen_measures, measured_candidates
 from fedmeta.evaluation.metrics import (
     OwnMetric,
@@ -124,7 +125,8 @@ def evaluate(
     small = replace(layout, execution=replace(execution, chunk=min(chunk, len(store))))
     keys = torch.cat([node_keys(each.nodes, each.seed) for each in store.targets])
     device = execution.torch_device
-    with torch.no_grad():
+    chain = execution.derivatives == "closed-form"  # convolutions have work for all threads
+    with torch.no_grad(), few_threads(models[0][0]) if chain else nullcontext():
         arguments = keys.to(device), store.owner.to(device)
         results, chosen = small.map(measure, store, *arguments)
 

@@ -20,6 +20,7 @@ from fedmeta.core.randomness import Purpose
 from fedmeta.core.secret_random import SecretRandom
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.engine.cohort import weighed
+from fedmeta.engine.machine import few_threads
 from fedmeta.engine.round import RoundResult, platform_half
 from fedmeta.engine.round_metrics import RoundMetrics
 from fedmeta.fleet import audit
@@ -156,7 +157,8 @@ class FleetEngine:
             counted[name] = torch.full((), number, dtype=torch.int64)
             self._status[name].rounds += 1
         weight = self._weights[rows].sum(-1)
-        after, metrics = platform_half(self._job.algorithm, state, total, self.fleet, weight)
+        with few_threads(state.theta):
+            after, metrics = platform_half(self._job.algorithm, state, total, self.fleet, weight)
         self._publish()
         values = torch.stack(list(metrics.values()), dim=-1).cpu()
         known = {
