@@ -32,7 +32,8 @@ def table(summary: Summary) -> str:
     rows = []
     for key, found in reached.items():
         if len(key) == 2:
-            rows.append([named(key[0]), "θ_p itself", "", "", shown(found["precise"])])
+            empty = ["" for _ in strengths]
+            rows.append([named(key[0]), "θ_p itself", "", "", shown(found["precise"]), *empty])
         elif key[-1] == _NONE:
             data, begins, sources, rounds, _ = key
             others = (reached.get((*key[:-1], each)) for each in strengths)
