@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -33,7 +34,7 @@ class Problem:
 
     Args:
         network: its name in the tables.
-        model: the network.
+        model: the network; a module as it is, with its weights.
         federation: sources only, inputs that need no scaling.
         step_size: α of the adaptation.
         penalty: Σρ_i of ADMM, so that the step does not shrink with the number of nodes.
@@ -41,7 +42,7 @@ class Problem:
     """
 
     network: str
-    model: ModelSettings
+    model: ModelSettings | nn.Module
     federation: Federation
     step_size: float = 0.01
     penalty: float = 12.0
@@ -59,10 +60,13 @@ class Problem:
 
     def module(self, device: str) -> nn.Module:
         """The network with the initial weights that everyone starts from."""
+        if isinstance(self.model, nn.Module):
+            return copy.deepcopy(self.model).to(device)
         return build(self.model, self.shape, CLASSES, SEED).to(device)
 
     def start(self, device: str, seed: int) -> dict[str, Tensor]:
         """Initial parameters of a repeat."""
+        assert isinstance(self.model, ModelSettings), "a module has weights of its own"
         module = build(self.model, self.shape, CLASSES, seed).to(device)
         return {name: leaf.detach() for name, leaf in module.named_parameters()}
 
@@ -81,19 +85,19 @@ class Problem:
 def cifar(nodes: int) -> Problem:
     """The paper's CIFAR-10 network on 3×32×32 images."""
     model = ModelSettings("cnn", activation="elu", last_pooling="average")
-    return Problem("cifar-10", model, _federation((3, 32, 32), nodes), penalty=28.0)
+    return Problem("cifar-10", model, federation((3, 32, 32), nodes), penalty=28.0)
 
 
 def fashion(nodes: int) -> Problem:
     """The paper's Fashion-MNIST network on 1×28×28 images."""
     model = ModelSettings("cnn", activation="elu")
-    return Problem("fashion-mnist", model, _federation((1, 28, 28), nodes))
+    return Problem("fashion-mnist", model, federation((1, 28, 28), nodes))
 
 
 def perceptron(hidden: int, nodes: int) -> Problem:
     """64 inputs, one hidden layer, 10 outputs; with 64 hidden units the network for digits."""
     model = ModelSettings("mlp", hidden=(hidden,))
-    return Problem(perceptron_name(hidden), model, _federation((64,), nodes))
+    return Problem(perceptron_name(hidden), model, federation((64,), nodes))
 
 
 def perceptron_name(hidden: int) -> str:
@@ -117,7 +121,8 @@ def parameters(network: str) -> int:
     return sum((before + 1) * after for before, after in pairwise(widths))
 
 
-def _federation(shape: tuple[int, ...], nodes: int) -> Federation:
+def federation(shape: tuple[int, ...], nodes: int) -> Federation:
+    """Equal nodes with samples of that shape."""
     rng = np.random.default_rng(SEED)
     total = nodes * (SUPPORT + QUERY)
     inputs = rng.standard_normal((total, *shape), dtype=np.float32)

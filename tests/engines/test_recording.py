@@ -109,6 +109,21 @@ def test_every_kind_of_step_gives_the_bits_of_plain_calls(
     )
 
 
+def test_a_layout_in_memory_that_is_guessed_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a depthwise convolution: a view of it failed in the first recorded round."""
+    module = nn.Sequential(
+        nn.Conv2d(3, 16, 1),
+        nn.ELU(),
+        nn.Conv2d(16, 16, 3, groups=16),
+        nn.ELU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 4),
+    )
+    pictures = classification(((15, 15),) * 2, shape=(3, 16, 16), classes=4)
+    both_ways(monkeypatch, paper_admm(INNER), module, pictures, rounds=3)
+
+
 @pytest.mark.usefixtures("early")
 def test_a_platform_with_a_prior_is_recorded() -> None:
     _, engine = run(paper_admm(INNER, prior=PRIOR), double(mlp()), data=EVEN, rounds=1)

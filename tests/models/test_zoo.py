@@ -20,6 +20,7 @@ from fedmeta import (
     train,
 )
 from fedmeta.core.errors import FedmetaError, ModelError
+from fedmeta.engine import recording
 from models.zoo import REFUSED, WORKING, Animal
 from models.zoo_more import KINDS, MORE, MORE_REFUSED, NAMED
 
@@ -109,6 +110,18 @@ def test_batched_against_loop_against_plain_autograd(name: str, tmp_path: Path) 
     loss = None if animal.loss == "auto" else animal.loss
     again = MetaModel.load(tmp_path / "own.safetensors", made(animal).double(), loss)
     assert torch.allclose(again.predict(x), adapted.predict(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ANIMALS)
+def test_recorded_against_plain_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded after some seconds of a long run goes on with the same bits."""
+    animal, thetas = WORKING[name], []
+    for patience in (float("inf"), -1):
+        monkeypatch.setattr(recording, "_PATIENCE", patience)
+        run = train(animal.federation(), made(animal), rounds=2, loss=animal.loss)
+        thetas.append(run.meta_model.theta)
+    for leaf, other in zip(*(each.values() for each in thetas), strict=True):
+        assert torch.equal(leaf, other)
 
 
 @pytest.mark.parametrize("name", ANIMALS)

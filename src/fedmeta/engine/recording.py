@@ -128,14 +128,25 @@ def _trace(function: Function, arguments: tuple[Any, ...], scripted: bool) -> Re
         outputs[:] = [form]
         return tuple(results)
 
-    # Tensors without values: what looks at one fails here or is recorded as the look it is, and no
-    # value becomes a constant. Each is an object of its own, also where one was given twice.
-    operations = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
-        *(leaf.detach() for leaf in leaves)
-    )
-    operations.graph.eliminate_dead_code()  # such as keys of draws that nobody makes
-    operations.recompile()
-    form, run = outputs[0], _interpreted(operations, leaves) if scripted else operations
+    # Tensors without values first: what looks at one fails here or is recorded as the look it is,
+    # and no value becomes a constant. Their layout in memory is a guess that may be wrong (of
+    # depthwise convolutions it is), and then a view of theirs fails: true ones have the true one.
+    for mode in ("fake", "real"):
+        # Each is an object of its own, also where one was given twice.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # plain calls have told what is to be told
+            operations = make_fx(flat, tracing_mode=mode, _allow_non_fake_inputs=True)(
+                *(leaf.detach() for leaf in leaves)
+            )
+        operations.graph.eliminate_dead_code()  # such as keys of draws that nobody makes
+        operations.recompile()
+        found = _tried(operations, leaves)
+        if found is not None:
+            break
+    else:
+        return Ready(function, concurrent=False)
+    run = _interpreted(operations, leaves, found) if scripted else operations
+    form = outputs[0]
 
     def replay(*arguments: Any) -> Any:
         # As they were written down: nothing is fused or rearranged, which would change last bits.
@@ -146,21 +157,40 @@ def _trace(function: Function, arguments: tuple[Any, ...], scripted: bool) -> Re
     return Ready(replay, concurrent=True)
 
 
-def _interpreted(operations: GraphModule, inputs: Sequence[Tensor]) -> Function:
+def _interpreted(
+    operations: GraphModule, inputs: Sequence[Tensor], expected: Sequence[Tensor]
+) -> Function:
     """The operations for TorchScript's interpreter; as they are where it finds other bits."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch would rather compile, which takes a minute
             traced = torch.jit.trace(operations, tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
             kept: Function = torch.jit.freeze(traced.eval(), optimize_numerics=False)
-        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            pairs = list(zip(operations(*inputs), kept(*inputs), strict=True))
     except torch.OutOfMemoryError:
         raise
     except Exception:  # whatever an operation has against it
         return operations
-    same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    found = _tried(kept, inputs)
+    same = found is not None and all(_equal(a, b) for a, b in zip(found, expected, strict=True))
     return kept if same else operations
+
+
+def _tried(run: Function, inputs: Sequence[Tensor]) -> Sequence[Tensor] | None:
+    """What a recording finds; None if it cannot be run."""
+    try:
+        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            found: Sequence[Tensor] = run(*inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever an operation has against it
+        return None
+    return found
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 @contextmanager
