@@ -16,9 +16,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import ours
 from benchmarks.bench import Bench, check_agreement
+from benchmarks.peers import Round, Theta
 from benchmarks.peers.plain_loop import plain_loop
 from benchmarks.problems import CLASSES, SEED, Problem, federation
 
@@ -139,6 +141,17 @@ def problem(name: str, nodes: int) -> Problem:
         return Problem(name, make(), federation(shape, nodes))
 
 
+def plainly(task: Problem) -> Round:
+    """The plain loop, with the kernel of attention that has second derivatives."""
+    one_round = plain_loop(task, "cpu")
+
+    def mathematical() -> Theta:
+        with sdpa_kernel(SDPBackend.MATH):
+            return one_round()
+
+    return mathematical
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """A line per network and number of nodes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -150,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in asked.only:
         for nodes in asked.nodes:
             task = problem(name, nodes)
-            rounds = {"fedmeta": ours.admm_fedmeta(task, "cpu"), "loop": plain_loop(task, "cpu")}
+            rounds = {"fedmeta": ours.admm_fedmeta(task, "cpu"), "loop": plainly(task)}
             check_agreement(task, copy.copy(rounds), "cpu")
             for _ in range(WARM):
                 rounds["fedmeta"]()

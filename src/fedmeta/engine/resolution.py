@@ -41,7 +41,7 @@ _PROCESS = GIB // 2  # the interpreter and torch's libraries
 # Larger chunks wait for main memory, smaller ones for Python. In closed form a node takes a tenth
 # of the operations, and a chunk stays in the cache of one core.
 _CACHE, _SHARED = 384 * 2**20, 48 * 2**20
-_CLOSED_CACHE, _CLOSED_SHARED = 16 * 2**20, 8 * 2**20
+_CLOSED_CACHE, _CLOSED_SHARED = 40 * 2**20, 8 * 2**20
 
 
 def lay_out(
