@@ -67,7 +67,9 @@ def visiting(
         lambda request: None if request.url.startswith(address) else troubles.append(request.url),
     )
     yield page
+    page.wait_for_load_state()  # what is still on its way when the page closes has failed, too
+    complaints = [*troubles]
     opened.close()
-    foreseen = [each for each in troubles if forgiven is not None and forgiven in each]
-    assert troubles == foreseen
+    foreseen = [each for each in complaints if forgiven is not None and forgiven in each]
+    assert complaints == foreseen, complaints
     assert bool(foreseen) == (forgiven is not None)
