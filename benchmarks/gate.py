@@ -1,7 +1,7 @@
 """How often the release gate errs, with real models on real samples.
 
-    python -m benchmarks.gate --data DATA/fashion_mnist_10k.npz --out results/gate/fashion.json
-    python -m benchmarks.gate --data DATA/cifar10.npz --out results/gate/cifar10.json
+    python -m benchmarks.gate --data DATA/small/fashion_mnist_10k.npz --out fashion.json
+    python -m benchmarks.gate --data DATA/cifar10.npz --out cifar10.json
 
 A model is trained once. Its candidates are copies whose weights have a random direction added, as
 long as it takes to lose two points of accuracy (the planted regression) or none (harmless: too
