@@ -1,4 +1,8 @@
-"""Task sequences: one cell per sequence and method, and one to choose each λ."""
+"""Task sequences: one cell per sequence and method, and one to choose each λ.
+
+Rivals that move at their nodes have step sizes, too. Those are chosen before λ, once for all of
+them: without λ they are the same FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from experiments.names import named
 from experiments.statistics import Entry, Repeats, entry, paired_by
 from experiments.tables import interval_text, markdown, shown
 from experiments.training import Progress
-from fedmeta.algorithms import ADMMFedMeta
-from fedmeta.config.toml_files import Table, merged
+from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.config.toml_files import Table, merged, nested
 from fedmeta.core.errors import SettingError
 from fedmeta.studies.search import Point, Trial, search
 from fedmeta.studies.sequences.declaration import TaskSequence, read_sequence
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_STRENGTH = "strength"  # λ in the points of a search; what else they hold are step sizes
 _ROOM = 1.0  # points that λ may cost on new tasks
 _SPLIT, _ONE_HEAD = "split-cifar10", "class-incremental-cifar100-10"  # what goals are about
 _HARD = 5.0  # points that must be forgotten without a remedy for a sequence to say something
@@ -39,19 +44,25 @@ def sequence_cells(declared: Declaration) -> list[Cell]:
     """All cells of the experiment, those that choose λ before those that take it."""
     content, quick = declared.content, declared.quick
     part = content["quick"] if quick else content
-    rule, cells = content["strength"], []
+    rule, steps, cells = content["strength"], part["steps"], []
     for name, methods in part["methods"].items():
         sequence = read_sequence(name, part.get("settings"))
         repeats = declared.repeats if quick else content["seeds"].get(name, declared.repeats)
+        count = repeats if quick else int(rule["repeats"])
+        place: Key = (TUNING, declared.name, name)
+        stepped: Key = (*place, FedAvg.name, "steps")
+        if rivals := [method for method in methods if method in RIVALS]:
+            plain = sequence.using(rivals[0], 0.0)
+            cells.append(_cell(stepped, plain, count, grid=steps))
         for method in methods:
             key: Key = (declared.name, name, method)
             chosen, kind = sequence.using(method), Method.parse(method).prior
             tuned = None
             if kind in rule:
-                tuned = (TUNING, *key[:2], ADMMFedMeta.name, method)
-                grid = {"strength": rule[kind][::3] if quick else rule[kind]}
-                count = repeats if quick else int(rule["repeats"])
-                cells.append(_cell(tuned, chosen, count, grid=grid))
+                tuned = (*place, ADMMFedMeta.name, method)
+                grid = {_STRENGTH: rule[kind][::3] if quick else rule[kind]}
+                before = stepped if method in RIVALS else None
+                cells.append(_cell(tuned, chosen, count, grid=grid, tuned=before))
             cells.append(_cell(key, chosen, repeats, tuned=tuned))
     return cells
 
@@ -70,7 +81,7 @@ def train_sequence(
 
     Args:
         cell: with its sequence.
-        point: λ as its tuning cell found it; None for a method without a prior.
+        point: λ and step sizes as its tuning cells found them; None where nothing was searched.
         machine: settings of the machine.
         progress: given a label, the callbacks of a training.
     """
@@ -78,30 +89,41 @@ def train_sequence(
     assert isinstance(sequence, TaskSequence)
     sequence = replace(sequence, settings=merged([sequence.settings, machine]))
     if cell.grid:
-        return _search(cell, sequence, progress)
+        return _search(cell, sequence, point or {}, progress)
     if point is not None:
-        sequence = sequence.using(str(sequence.method), float(point["strength"]))
+        sequence = _at(sequence, point)
     found = run_sequence(
         sequence, cell.seeds, progress=lambda label: progress(f"{cell.path} {label}")
     )
     return {"repeats": found}
 
 
-def _search(cell: Cell, sequence: TaskSequence, progress: Progress) -> dict[str, Any]:
-    """Every λ on held-out source nodes; targets are not looked at."""
+def _at(sequence: TaskSequence, point: Mapping[str, Any]) -> TaskSequence:
+    """The sequence with the λ and the step sizes of a point."""
+    steps = {name: value for name, value in point.items() if name != _STRENGTH}
+    if steps:
+        own = {"algorithms": {str(sequence.method.rival): nested(steps)}}
+        sequence = replace(sequence, settings=merged([sequence.settings, own]))
+    if _STRENGTH in point:
+        sequence = sequence.using(str(sequence.method), float(point[_STRENGTH]))
+    return sequence
 
-    def tried(strength: float) -> dict[str, Any]:
-        return measured(
-            run_sequence(
-                sequence.using(str(sequence.method), strength),
-                cell.seeds,
-                held_out=HELD_OUT,
-                progress=lambda label: progress(f"{cell.path} λ={strength:g} {label}"),
-            )
-        )
+
+def _search(
+    cell: Cell, sequence: TaskSequence, base: Mapping[str, Any], progress: Progress
+) -> dict[str, Any]:
+    """Every point on held-out source nodes, on top of what was found; targets are not looked at."""
 
     def judge(point: Point) -> Trial:
-        measures = tried(point["strength"])
+        label = ", ".join(f"{name}={value}" for name, value in point.items())
+        measures = measured(
+            run_sequence(
+                _at(sequence, point),
+                cell.seeds,
+                held_out=HELD_OUT,
+                progress=lambda task: progress(f"{cell.path} {label} {task}"),
+            )
+        )
         lost = measures["diverged"] > 0
         return {
             "point": point,
@@ -110,8 +132,19 @@ def _search(cell: Cell, sequence: TaskSequence, progress: Progress) -> dict[str,
             "forgetting": None if lost else measures["forgetting"]["mean"],
         }
 
-    trials = search(grid(cell.grid), judge)
-    return {"trials": trials, "best": _best(trials)}
+    trials = search([{**base, **each} for each in grid(cell.grid)], judge)
+    best = _best(trials) if _STRENGTH in cell.grid else _best_steps(trials)
+    return {"trials": trials, "best": best}
+
+
+def _best_steps(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The point with the best average accuracy; None: all have diverged.
+
+    Example:
+        >>> _best_steps([{"point": {"step_size": 0.1}, "mean": None}])
+    """
+    finished = [trial for trial in trials if trial["mean"] is not None]
+    return max(finished, key=lambda trial: float(trial["mean"]))["point"] if finished else None
 
 
 def _best(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -130,7 +163,7 @@ def _best(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         {'strength': 0.1}
     """
     finished = [trial for trial in trials if trial["mean"] is not None]
-    free = [trial for trial in finished if trial["point"]["strength"] == 0]
+    free = [trial for trial in finished if trial["point"][_STRENGTH] == 0]
     if not free:
         raise SettingError("λ = 0 diverged or was not tried", "have 0 among the values of λ")
     least = free[0]["new"] - _ROOM / 100
@@ -142,7 +175,7 @@ def summarised(found: Found) -> Iterable[tuple[Key, Any]]:
     """The measures of every method, its λ, and how far it lies behind what needs no choice."""
     for key, result in found.items():
         point = result["point"] or {}
-        table = _measures(result["repeats"], point.get("strength"))
+        table = _measures(result["repeats"], point.get(_STRENGTH))
         ours = found.get((*key[:-1], AUTO))
         if ours is not None and key[-1] != AUTO:
             table["behind"] = _paired(ours["repeats"], result["repeats"])

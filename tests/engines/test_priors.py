@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedmeta.algorithms import ADMMFedMeta, FedAvg
+from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedAvg, FedEWC, FedLwF, Target
 from fedmeta.config.execution import Execution
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import ModelError
@@ -75,11 +75,9 @@ def jobs_for(seeds: tuple[int, ...], algorithms: list[Any]) -> list[Job]:
     return jobs
 
 
-@pytest.mark.parametrize("penalty", [0.5, "auto"])
-@pytest.mark.parametrize("kind", ["euclidean", "mahalanobis", "part", "outputs"])
-def test_each_repeat_is_held_by_its_own_prior(kind: str, penalty: Any) -> None:
-    seeds = (0, 1, 2)
-    algorithms = [replace(ADMM, penalty=penalty, prior=prior(kind, seed)) for seed in seeds]
+def require_as_alone(algorithms: list[Algorithm]) -> None:
+    """What repeats come to together is what each comes to by itself."""
+    seeds = tuple(range(len(algorithms)))
     outcomes = together(jobs_for(seeds, algorithms))
     for seed, algorithm, outcome in zip(seeds, algorithms, outcomes, strict=True):
         assert isinstance(outcome, Run)
@@ -92,6 +90,19 @@ def test_each_repeat_is_held_by_its_own_prior(kind: str, penalty: Any) -> None:
         )
         for name, leaf in alone.meta_model.theta.items():
             assert torch.allclose(outcome.meta_model.theta[name], leaf, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("penalty", [0.5, "auto"])
+@pytest.mark.parametrize("kind", ["euclidean", "mahalanobis", "part", "outputs"])
+def test_each_repeat_is_held_by_its_own_prior(kind: str, penalty: Any) -> None:
+    require_as_alone([replace(ADMM, penalty=penalty, prior=prior(kind, s)) for s in range(3)])
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"), [(FedEWC, "mahalanobis"), (FedLwF, "outputs"), (Target, "outputs")]
+)
+def test_nodes_of_each_repeat_hold_on_to_its_own_prior(rule: Any, kind: str) -> None:
+    require_as_alone([rule(step_size=0.05, prior=prior(kind, seed)) for seed in range(3)])
 
 
 def test_what_may_differ_is_tensors_alone() -> None:

@@ -23,6 +23,7 @@ from fedmeta.algorithms.algorithm import (
     NodeState,
     PlatformState,
 )
+from fedmeta.algorithms.held_at_nodes import HeldAtNodes
 from fedmeta.config.execution import Execution
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import DataError, SettingError
@@ -96,10 +97,11 @@ class LocalEngine:
         joined = self._axis.join(priors * len(cohorts) if len(priors) == 1 else priors)
         lead = self._axis.nodes
         self._prior: Tensors = map_leaves(lambda leaf: as_kernels_like(leaf, lead), joined)
+        self._told = self._prior if isinstance(own[0], HeldAtNodes) else {}
         self._draws = randomness.fold(randomness.key(cohorts[0].seed), Purpose.PARTICIPATION)
         self._secret = secret or SecretRandom()
         half = NodesHalf(own[0], layout.objective, uplink)
-        self._nodes_half = self._axis.lift(half.of_chunk, (0, 0, 0, 0, None))
+        self._nodes_half = self._axis.lift(half.of_chunk, (0, 0, 0, 0, None, 0))
         self._platform_half = self._axis.lift(self._step_of_platform)
         self._sum = Recorder(self._nodes_half, scripted=True)
         self._platform = Recorder(self._platform_half, scripted=True)
@@ -237,11 +239,11 @@ class LocalEngine:
 
     def _arguments(
         self, shared: Tree, nodes: NodeState, moment: Tensor, rows: Tensor
-    ) -> tuple[Tree, NodeState, NodeData, Standing, Tensor]:
+    ) -> tuple[Tree, NodeState, NodeData, Standing, Tensor, Tensors]:
         """Of the nodes' half, for some of the nodes."""
         states, data, standing = self.table.arguments(rows, nodes, single=self._single)
         states = self._uplink.with_noise(states, standing.weight.shape, shared, self._secret)
-        return shared, states, data, standing, moment
+        return shared, states, data, standing, moment, self._told
 
     def _of_all_ranks(
         self,
@@ -320,7 +322,8 @@ class LocalEngine:
     ) -> tuple[_Step, NodeState]:
         """Both halves of a round for all nodes."""
         shared = self._algorithm.broadcast(PlatformState(theta, memory))
-        total, after = self._nodes_half(shared, states, data, standing, moment)
+        told = prior if isinstance(self._algorithm, HeldAtNodes) else {}
+        total, after = self._nodes_half(shared, states, data, standing, moment, told)
         return (total, *self._platform_half(theta, memory, total, penalty, weight, prior)), after
 
     def _shrink(self, error: BaseException, nodes: int) -> None:

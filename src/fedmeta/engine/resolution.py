@@ -311,11 +311,11 @@ def _try(
 
     if execution.path == "loop":
         alone = data.single(0)
-        half.of_single(shared, states, alone, standing, moment)
+        half.of_single(shared, states, alone, standing, moment, {})
         evaluated(map_leaves(lambda leaf: leaf[0], alone))
         return
     samples = data.chunk(torch.arange(len(data)))
-    half.of_chunk(shared, states, samples, standing, moment)
+    half.of_chunk(shared, states, samples, standing, moment, {})
     torch.func.vmap(evaluated)(samples)
 
 

@@ -23,6 +23,7 @@ from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.engine.cohort import Standing, facts_at
 from fedmeta.engine.round_metrics import RoundMetrics
+from fedmeta.engine.stacked_priors import Tensors, with_prior_tensors
 from fedmeta.uplink.uplink import Uplink
 
 
@@ -49,15 +50,21 @@ class NodesHalf:
     uplink: Uplink
 
     def of_node(
-        self, shared: Tree, node: NodeState, data: NodeData, facts: Facts
+        self, shared: Tree, prior: Tensors, node: NodeState, data: NodeData, facts: Facts
     ) -> tuple[Contribution, NodeState]:
         """What one node sends in answer to `shared`, and its new state."""
-        own = self.uplink.algorithm_part(node)
-        contribution, state = self.algorithm.node_step(self.objective, shared, own, data, facts)
+        algorithm, own = with_prior_tensors(self.algorithm, prior), self.uplink.algorithm_part(node)
+        contribution, state = algorithm.node_step(self.objective, shared, own, data, facts)
         return self.uplink.sent(contribution, node, state, facts)
 
     def of_chunk(
-        self, shared: Tree, states: NodeState, data: NodeData, standing: Standing, moment: Tensor
+        self,
+        shared: Tree,
+        states: NodeState,
+        data: NodeData,
+        standing: Standing,
+        moment: Tensor,
+        prior: Tensors,
     ) -> tuple[Contribution, NodeState]:
         """Σ contributions and new states of some nodes, all at once.
 
@@ -65,20 +72,27 @@ class NodesHalf:
             shared: what the platform sent, see `Algorithm.broadcast`.
             states, data, standing: of the nodes, along a first axis.
             moment: the number of the round, a tensor so that it can be replayed.
+            prior: the tensors of the algorithm's prior, if nodes are told it.
         """
-        step = torch.func.vmap(partial(self.of_node, shared))
+        step = torch.func.vmap(partial(self.of_node, shared, prior))
         contributions, after = step(states, data, facts_at(standing, moment))
         contributions, after = self.uplink.judged(contributions, standing.weight, states, after)
         return self.uplink.added(contributions, standing.weight), after
 
     def of_single(
-        self, shared: Tree, states: NodeState, data: NodeData, standing: Standing, moment: Tensor
+        self,
+        shared: Tree,
+        states: NodeState,
+        data: NodeData,
+        standing: Standing,
+        moment: Tensor,
+        prior: Tensors,
     ) -> tuple[Contribution, NodeState]:
         """The same for one node as it is, without padding; there is nobody to judge it by."""
         node, samples, facts = map_leaves(
             lambda leaf: leaf[0], (states, data, facts_at(standing, moment))
         )
-        contribution, after = self.of_node(shared, node, samples, facts)
+        contribution, after = self.of_node(shared, prior, node, samples, facts)
         if self.uplink.judges:  # the same numbers, whichever way nodes are computed
             contribution.metrics["refused"] = torch.zeros_like(standing.weight[0])
         return contribution, map_leaves(lambda leaf: leaf.unsqueeze(0), after)

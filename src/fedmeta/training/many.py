@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fedmeta.algorithms.held_at_nodes import HeldAtNodes
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.core.run_folder import RunFolder
@@ -227,8 +226,6 @@ def why_apart(jobs: Sequence[Job]) -> str | None:
         return "each may stop early"
     if first.uplink.secure_aggregation:
         return "secure aggregation is for fleets"
-    if isinstance(jobs[0].algorithm, HeldAtNodes) and jobs[0].algorithm.prior is not None:
-        return "nodes hold on to an earlier model of each"
     for job in jobs[1:]:
         mine, theirs = job.spec.training, first.training
         if mine.rounds != theirs.rounds:
