@@ -4,7 +4,8 @@ r"""Other settings and constants for the default, judged on held-out source node
         --change progress=1.2 --change progress=1.2,rescue=2 --results results/held-out/rescue.json
 
 Of classes that no target shares with a source (`--data glyphs --partition 5-way-1-shot`), and of
-nodes that data come with (`--data bands.csv --partition own-nodes`), likewise.
+nodes that data come with (`--data bands.csv --partition own-nodes`), likewise; of few samples of
+each class (`--data digits --partition 1-shot`), too.
 
 A change names options of ADMM-FedMeta, such as longest_step=0.02, other settings by their path,
 such as augmentation.shift=2, and constants of `fedmeta.algorithms.step_search` without their
@@ -57,7 +58,7 @@ AXES["data"] = {
     **OUTSIDE["data"],
     "digits": {"data": {"name": "digits", "nodes": 50}},
 }
-_TASKS = ("5-way-1-shot", "5-way-5-shot", "own-nodes")
+_TASKS = ("1-shot", "2-shot", "5-shot", "5-way-1-shot", "5-way-5-shot", "own-nodes")
 AXES["partition"] = {**AXES["partition"], **{name: OUTSIDE["task"][name] for name in _TASKS}}
 OPTIONS = (
     *(field.name for field in fields(ADMMFedMeta)),

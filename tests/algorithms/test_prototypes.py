@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fedmeta_edge
-from fedmeta.algorithms import ADMMFedMeta, Prototypes
+from fedmeta.algorithms import ADMMFedMeta, Algorithm, Prototypes
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import ModelError, SettingError
+from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
 from fedmeta.core.objective import PROTOTYPES, Adaptation, Facts, Objective, adapt
 from fedmeta.core.prototypes import Head, check_linear, linear_head, with_prototypes
 from fedmeta.core.sample_sets import NodeData, Samples
@@ -49,6 +50,8 @@ MODULE = mlp(hidden=5, outputs=CLASSES)
 MODEL = double(MODULE)
 HEAD = Head("2.weight", "2.bias")
 OBJECTIVE = Objective(MODEL, cross_entropy)
+KEPT = Adaptation(3.0, scope="head", method="head+prototypes")
+ADDED = ADMMFedMeta(KEPT, penalty=0.5)
 ONE = torch.ones((), dtype=torch.float64)
 FACTS = Facts(ONE, ONE, ONE, ONE, torch.tensor(7))
 
@@ -81,6 +84,18 @@ def test_means_by_hand() -> None:
     phi = with_prototypes(linear, theta, Head("weight", "bias"), support, 8.0)
     assert phi["weight"].tolist() == [[-2, 0], [0, 0], [2, 0]]
     assert phi["bias"].tolist() == [2, -0.5 * 4 - 20, -6]
+
+
+def test_means_are_added_to_a_head_that_is_kept() -> None:
+    # As above with the learned head on top; the class without samples lies only α = 8 behind.
+    support = samples([[0, 0], [0, 2], [4, 1]], [0, 0, 2])
+    theta = {
+        "weight": torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).double(),
+        "bias": torch.tensor([10.0, 20.0, 30.0]).double(),
+    }
+    phi = with_prototypes(linear, theta, Head("weight", "bias"), support, 8.0, kept=True)
+    assert phi["weight"].tolist() == [[1 - 2, 2], [3, 4], [5 + 2, 6]]
+    assert phi["bias"].tolist() == [10 + 2, 20 - 0.5 * 4 - 8, 30 - 6]
 
 
 def test_scale_of_the_features_changes_nothing() -> None:
@@ -139,10 +154,41 @@ def test_contributions_are_those_of_the_twin(node: Node, sharpness: float) -> No
     assert body.abs().max() > 1e-4 or len(set(data.support.labels.tolist())) == 1
 
 
+@pytest.mark.parametrize("node", DATA.nodes, ids=lambda node: str(node.name))
+def test_a_kept_head_answers_too(node: Node) -> None:
+    data = unpacked(DATA, node, PLAIN, torch.float64)
+    phi = adapt(OBJECTIVE, KEPT, MODEL.theta, data.support)
+    means = twin.class_means(features(BODY, data.support.inputs), data.support.labels)
+    added = twin.logits(features(BODY, data.query.inputs), means, CLASSES, 3.0, behind=3.0)
+    learned = MODEL(MODEL.theta, data.query.inputs)
+    assert torch.allclose(MODEL(phi, data.query.inputs), learned + added, atol=1e-11, rtol=0)
+
+
+def test_a_kept_head_learns() -> None:
+    """G is that of the whole: by the body through the means, by the head as of any last layer."""
+    data = unpacked(DATA, DATA.sources[0], PLAIN, torch.float64)
+    rule = MetaGradient(KEPT)
+    found, _ = meta_gradient(OBJECTIVE, rule, MODEL.theta, data, FACTS)
+    phi = adapt(OBJECTIVE, KEPT, MODEL.theta, data.support)
+    at_phi, _ = OBJECTIVE.gradient(phi, data.query)
+    for name in HEAD:
+        assert torch.allclose(found[name], at_phi[name], atol=1e-12, rtol=0)
+    name, step = "0.weight", 1e-6
+    turned = torch.zeros_like(MODEL.theta[name])
+    turned[1, 2] = step
+    ends = []
+    for sign in (1, -1):
+        theta = {**MODEL.theta, name: MODEL.theta[name] + sign * turned}
+        ends.append(OBJECTIVE.value(adapt(OBJECTIVE, KEPT, theta, data.support), data.query))
+    slope = float(ends[0] - ends[1]) / (2 * step)
+    assert float(found[name][1, 2]) == pytest.approx(slope, abs=1e-7)
+
+
+@pytest.mark.parametrize("rule", [Prototypes(resplit="classes"), ADDED], ids=["made", "added"])
 @pytest.mark.parametrize("layout", ["batched-1", "batched-3", "loop"])
-def test_layouts_agree(layout: str) -> None:
+def test_layouts_agree(layout: str, rule: Algorithm) -> None:
     runs = [
-        trace(engine_for(Prototypes(resplit="classes"), DATA, MODEL, LAYOUTS[name]), MODEL, 3)
+        trace(engine_for(rule, DATA, MODEL, LAYOUTS[name]), MODEL, 3)
         for name in (layout, "batched-all")
     ]
     for a, b in zip(*(run.theta for run in runs), strict=True):
@@ -168,13 +214,14 @@ def test_padding_changes_nothing() -> None:
     assert torch.allclose(flat(plain.update), flat(other.update), atol=1e-12, rtol=0)
 
 
-def test_steps_beyond_the_first_change_nothing_and_none_leaves_the_model() -> None:
+@pytest.mark.parametrize("rule", [PROTOTYPES, KEPT], ids=["made", "added"])
+def test_steps_beyond_the_first_change_nothing_and_none_leaves_the_model(rule: Adaptation) -> None:
     store = TargetStore([Targets(DATA, DATA.targets, PLAIN, 0)], LAYOUTS["batched-all"])
     layout = Layout(
         LAYOUTS["batched-all"],
         Objective(predictor(MODEL, LAYOUTS["batched-all"]), cross_entropy),
     )
-    (found,) = evaluate(layout, [(MODEL.theta, PROTOTYPES)], (0, 1, 5), store)
+    (found,) = evaluate(layout, [(MODEL.theta, rule)], (0, 1, 5), store)
     assert found.losses[1] == pytest.approx(found.losses[5], abs=1e-10)
     node = unpacked(DATA, DATA.targets[0], PLAIN, torch.float64)
     assert found.losses[0][0] == pytest.approx(float(OBJECTIVE.value(MODEL.theta, node.query)))
@@ -222,19 +269,21 @@ def test_misuse_is_refused() -> None:
         Adaptation(method="prototypes", batch_size=2)
     with pytest.raises(SettingError, match="learned"):
         Adaptation(method="prototypes", learned="tensor")
-    with pytest.raises(SettingError, match=r"inner\.method"):
-        Prototypes(Adaptation())
+    for inner in (Adaptation(), KEPT):
+        with pytest.raises(SettingError, match=r"inner\.method"):
+            Prototypes(inner)
     with pytest.raises(SettingError, match="curvature"):
         Prototypes(curvature="none")
 
 
-def test_a_trained_model_travels(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", [Prototypes(), ADDED], ids=["made", "added"])
+def test_a_trained_model_travels(rule: Algorithm, tmp_path: Path) -> None:
     network = ModelSettings("mlp", hidden=(4,))
     settings = TrainingSettings(rounds=3, evaluate_every=0)
-    run = train(DATA, network, Prototypes(), settings, execution=DOUBLE)
+    run = train(DATA, network, rule, settings, execution=DOUBLE)
     run.meta_model.save(tmp_path / "model.safetensors")
     again = MetaModel.load(tmp_path / "model.safetensors")
-    assert again.adaptation == PROTOTYPES
+    assert again.adaptation == rule.inner
     node = DATA.targets[0]
     inputs, labels = DATA.inputs[node.support], DATA.labels[node.support]
     named = [DATA.task.class_names[label] for label in labels]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -91,8 +92,9 @@ def test_decisions_are_those_of_pytorch(digits: Exported, values: Exported) -> N
     assert decided(values, inputs, apart) == ("none", "none")
 
 
-def test_a_model_that_adapts_by_class_means(tmp_path: Path) -> None:
-    rule = Adaptation(4.0, scope="head", method="prototypes")
+@pytest.mark.parametrize("method", ["prototypes", "head+prototypes"])
+def test_a_model_that_adapts_by_class_means(method: Any, tmp_path: Path) -> None:
+    rule = Adaptation(4.0, scope="head", method=method)
     given = meta_model(ModelSettings("mlp", hidden=(6,)), (4,), 3, rule)
     export_onnx(given, tmp_path / "means.onnx", adaptable=True)
     model = fedmeta_edge.load(tmp_path / "means.onnx")

@@ -111,8 +111,9 @@ def cases(model: MetaModel) -> list[tuple[Array, Array]]:
         Adaptation(0.1, scope="head", steps=3, pull=0.5, learned="tensor"),
         Adaptation(0.3, scope="head", steps=0),
         Adaptation(4.0, scope="head", method="prototypes"),
+        Adaptation(4.0, scope="head", method="head+prototypes"),
     ],
-    ids=["one step", "three with a pull", "none", "prototypes"],
+    ids=["one step", "three with a pull", "none", "prototypes", "head+prototypes"],
 )
 def test_decisions_by_what_a_model_was_trained_for(rule: Adaptation, tmp_path: Path) -> None:
     model = meta_model(ModelSettings("mlp"), (1, 8, 8), 5, rule)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,9 +217,10 @@ def test_values(kept: int, tmp_path: Path) -> None:
     check(plain, tmp_path, CHECKED, (7,), kept=kept)
 
 
+@pytest.mark.parametrize("method", ["prototypes", "head+prototypes"])
 @pytest.mark.parametrize("kept", [0, 20])
-def test_prototypes(kept: int, tmp_path: Path) -> None:
-    rule = Adaptation(4.0, scope="head", method="prototypes")
+def test_prototypes(kept: int, method: Any, tmp_path: Path) -> None:
+    rule = Adaptation(4.0, scope="head", method=method)
     check(meta_model(ModelSettings("mlp"), (4,), 3, rule), tmp_path, CHECKED, kept=kept)
 
 

@@ -273,7 +273,7 @@ def _model(session: GuardedSession, checksum: str, facts: Mapping[str, Any]) -> 
         encoding.get("label"),
         encoding.get("text"),
         tuple(facts.get("inputs") or ()),
-        by_means=rule.get("method") == "prototypes",  # older files have none: gradient steps
+        by_means=rule.get("method", "gradient") != "gradient",  # older files have none
     )
     _check_facts(model)
     return model

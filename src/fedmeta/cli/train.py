@@ -237,8 +237,10 @@ def head_line(adapted: Mapping[str, Any], inner: Mapping[str, Any]) -> str:
     if len(names) > _NAMES:
         listed += f" and {len(names) - _NAMES} more"
     how = f"adapted in {'one step' if steps == 1 else f'{steps} steps'} of"
-    if inner.get("method") == "prototypes":
-        how = "made of class means, sharpness"
+    method = inner.get("method", "gradient")
+    if method != "gradient":
+        how = "with class means added" if method == "head+prototypes" else "made of class means"
+        how += ", sharpness"
     note = f"; {adapted['note']}" if adapted["note"] else ""
     return (
         f"{listed} ({adapted['parameters']:,} of {adapted['of']:,} parameters) {how} "

@@ -64,7 +64,7 @@ class Decision(NamedTuple):
 def candidate_rules(
     adaptation: Adaptation, among: Sequence[str] = CANDIDATES
 ) -> dict[str, Adaptation]:
-    """What each candidate does, by name. A model that adapts by prototypes takes no other steps.
+    """What each candidate does, by name. A model that adapts by class means takes no other steps.
 
     Args:
         adaptation: what the model was trained for.
@@ -96,7 +96,7 @@ def candidate_rules(
         "one": replace(adaptation, steps=1),
         "several": replace(adaptation, steps=several),
     }
-    if adaptation.method == "prototypes":
+    if adaptation.by_means:
         rules = {"none": rules["none"], "prototypes": replace(adaptation, steps=1)}
     return {name: rule for name, rule in rules.items() if name == "none" or name in among}
 
@@ -207,7 +207,7 @@ def decided(
 def _trained_for(adaptation: Adaptation, rules: dict[str, Adaptation]) -> str:
     """The candidate that is the model's own adaptation; "none" where it is not among them."""
     own = "none" if adaptation.steps == 0 else "one" if adaptation.steps == 1 else "several"
-    if adaptation.method == "prototypes" and adaptation.steps > 0:
+    if adaptation.by_means and adaptation.steps > 0:
         own = "prototypes"
     return own if own in rules else "none"
 

@@ -14,7 +14,7 @@ G_s = −c Σ_j α f ⊙ g_j ⊙ r_{j+1} with g_j = ∇L(φ_j, Dˢ), summed over
 With a pull λ to θ, steps φ_{j+1} = φ_j − α f ⊙ (g_j + λ(φ_j − θ)), the recursion also takes
 αλ f ⊙ r off r, and θ itself receives the sum of what was taken: G = r_0 + Σ_j αλ f ⊙ r_{j+1}.
 
-Where φ is a head of class means (`prototypes`) there are no steps to go back through: G is
+Where φ has a head of class means (`prototypes`) there are no steps to go back through: G is
 differentiated as a whole, through the means as well, whatever the curvature.
 """
 
@@ -95,7 +95,7 @@ class MetaGradient:
 
         Class means take one over the support set, and back through them is another.
         """
-        if self.adaptation.method == "prototypes":
+        if self.adaptation.by_means:
             return Passes(support=2 * min(1, self.adaptation.steps), query=1)
         per_step = 1 if self.curvature == "none" else 3
         return Passes(support=per_step * self.adaptation.steps, query=1)
@@ -123,7 +123,7 @@ def meta_gradient(
     if closed is not None and factors is None and _is_one_plain_step(rule, data):
         exact = rule.curvature == "exact"
         return closed.meta_gradient(theta, data, moves, adaptation.step_size, exact)
-    if adaptation.method == "prototypes":
+    if adaptation.by_means:
 
         def after(point: Tree) -> Tensor:
             phi = adapt(objective, adaptation, point, data.support, facts.key)

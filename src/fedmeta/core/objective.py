@@ -30,7 +30,7 @@ from fedmeta.core.step_sizes import Learned
 from fedmeta.core.tree import Tree
 from fedmeta.core.turned_classes import turned
 
-Method = Literal["gradient", "prototypes"]
+Method = Literal["gradient", "prototypes", "head+prototypes"]
 
 
 class Facts(NamedTuple):
@@ -80,8 +80,8 @@ class Adaptation:
         head: names of the parameters that scope "head" means in the network at hand
             (`fedmeta.models.head`); None: those of the last module that has any. No setting either.
         method: "gradient", or "prototypes": no gradient step, but the class means of the support
-            set for a head, see `prototypes`. They are those of all samples, with a scope of the
-            head alone.
+            set for a head, see `prototypes`; or "head+prototypes", which adds them to the learned
+            head. They are those of all samples, with a scope of the head alone.
 
     Example:
         >>> Adaptation(step_size=0.1, steps=5, scope="head").steps
@@ -119,11 +119,21 @@ class Adaptation:
             '"all", "head" or a list of parameter name patterns',
         )
         require_choice("method", self.method, get_args(Method))
-        if self.method == "prototypes":
+        if self.by_means:
             plain = self.learned == "none" and self.factors is None
             require(plain, "learned", self.learned, '"none": prototypes take no steps')
             whole = self.batch_size is None
             require(whole, "batch_size", self.batch_size, "left out: prototypes are of all samples")
+
+    @property
+    def by_means(self) -> bool:
+        """Whether class means make the head, and no gradient steps."""
+        return self.method != "gradient"
+
+    @property
+    def keeps_head(self) -> bool:
+        """Whether class means are added to the learned head."""
+        return self.method == "head+prototypes"
 
     def moves(self, theta: Tree) -> frozenset[str]:
         """Names of the parameters that adaptation changes."""
@@ -286,13 +296,14 @@ def adapt(
     that an adaptation may be taken in stretches and draws the batches of one in a single piece;
     `anchor` is then where the first stretch started, which is what `pull` pulls to.
     """
-    if adaptation.method == "prototypes":
-        if adaptation.steps == 0:
-            return theta
+    if adaptation.by_means:
+        if adaptation.steps == 0 or (adaptation.keeps_head and first_step > 0):
+            return theta  # as it is, or with its means already
         head = prototypes.linear_head(theta, adaptation.moves(theta))
         pass_key = objective.pass_key(key, Purpose.SUPPORT, 0)
+        sharpness, kept = adaptation.step_size, adaptation.keeps_head
         return prototypes.with_prototypes(
-            objective.predict, theta, head, support, adaptation.step_size, pass_key
+            objective.predict, theta, head, support, sharpness, pass_key, kept=kept
         )
     moves, factors = adaptation.moves(theta), adaptation.fitted_factors(theta)
     anchor = theta if anchor is None else anchor

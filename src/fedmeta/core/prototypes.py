@@ -14,6 +14,10 @@ enough. Classes without a sample get W_c = 0 and b_c = −τ mean_c ‖μ_c − 
 others of their z is at least −τ mean_c ‖μ_c − m‖² for every h, so the best of them is always 20
 ahead. Where there is a single class, or all means are the same, D² is 0 and τ is 1.
 
+A head that is kept has this added to what was learned. It still says what classes are like that
+the support set lacks: those get b_c = −τ mean_c ‖μ_c − m‖² − α, as far behind as a class leads at
+its own mean, since a node that has shown no sample of a class is not likely to meet it.
+
 Snell, Swersky, Zemel, Prototypical Networks for Few-shot Learning, NeurIPS 2017.
 """
 
@@ -101,16 +105,19 @@ def with_prototypes(
     support: Samples,
     sharpness: float | Tensor,
     key: Tensor | None = None,
+    *,
+    kept: bool = False,
 ) -> Tree:
-    """θ with the class means of a support set for a head; see the module.
+    """θ with the class means of a support set for a head, or added to it; see the module.
 
     Args:
         predict: (θ, inputs, key) → outputs, linear in the head.
-        theta: the model; its head is replaced and does not matter.
+        theta: the model; its head does not matter where it is replaced.
         head: of the model.
         support: samples with class numbers; the mask may hide some.
         sharpness: α > 0, by how much z of the right class leads at a class mean.
         key: of dropout; None switches it off.
+        kept: the means are added to the head; else they take its place.
 
     Example:
         >>> theta = {"weight": torch.zeros(2, 1), "bias": torch.zeros(2)}
@@ -146,5 +153,6 @@ def with_prototypes(
     tau = torch.where(several, sharpness / (pairs * torch.where(several, variance, 1)), 1.0)
     # ‖m‖² − ‖μ_c‖² = −‖μ_c − m‖² − 2 m·(μ_c − m), without the difference of two large numbers.
     offsets = -lengths - 2 * centred @ centre
-    bias = torch.where(present, tau * offsets, -tau * variance - BEHIND)
-    return {**theta, head.weight: 2 * tau * centred, head.bias: bias}
+    bias = torch.where(present, tau * offsets, -tau * variance - (sharpness if kept else BEHIND))
+    made = {head.weight: 2 * tau * centred, head.bias: bias}
+    return {**theta, **({n: theta[n] + leaf for n, leaf in made.items()} if kept else made)}

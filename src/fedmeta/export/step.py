@@ -11,7 +11,8 @@ before. A pull λ is to θ⁰, the exported model's own parameters, which are pa
 
 Where the head can be one of class means (`fedmeta.core.prototypes`), that head of the given samples
 is an output too, so that a device has all candidates of `fedmeta.core.decision`. Of a model that
-adapts by class means φ has that head itself, and α is its sharpness; a further run changes nothing.
+adapts by class means φ has that head itself, and α is its sharpness; a further run changes nothing,
+since means are added to the head of θ⁰ if to any.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def step_graph(model: MetaModel) -> Graph:
     moving = {name: leaf for name, leaf in model.theta.items() if name in moves}
     fixed = {name: leaf for name, leaf in model.theta.items() if name not in moves}
     # Tensors of their own: the tracer takes one tensor under two names for one input.
-    anchor = {name: leaf.clone() for name, leaf in moving.items()} if rule.pull > 0 else {}
+    anchored = rule.pull > 0 or rule.keeps_head
+    anchor = {name: leaf.clone() for name, leaf in moving.items()} if anchored else {}
     head = prototype_head(model)
-    by_means, rules = rule.method == "prototypes", candidate_rules(rule)
+    by_means, rules = rule.by_means, candidate_rules(rule)
 
     def step(given: Tree) -> Tree:
         theta = part(given, THETA) | part(given, FIXED)
@@ -56,7 +58,10 @@ def step_graph(model: MetaModel) -> Graph:
         sharpness = given["step_size"] if by_means else rules["prototypes"].step_size
         means: Tree = {}
         if head is not None:
-            means = with_prototypes(objective.predict, theta, head, samples, sharpness)
+            start = theta | part(given, _ANCHOR) if rule.keeps_head else theta
+            means = with_prototypes(
+                objective.predict, start, head, samples, sharpness, kept=rule.keeps_head
+            )
         if by_means:
             taken = given["step_size"] > 0  # a step of size 0 is how a device asks for θ
             adapted = {name: torch.where(taken, means[name], theta[name]) for name in moving}

@@ -264,7 +264,7 @@ def prepare(
         head = head_of(tried, blank)
     spec = with_inner_step(spec, network, head, federation, scaling.tokens)
     algorithm = _with_head(spec.algorithm, head)
-    if algorithm.inner.method == "prototypes":
+    if algorithm.inner.by_means:
         linear = linear_head(network.theta, algorithm.inner.moves(network.theta))
         check_linear(tried, network.theta, linear, seen)
     with machine(execution):

@@ -48,7 +48,7 @@ class Adapting:
     @property
     def by_means(self) -> bool:
         """Whether the model adapts by class means, not by gradients."""
-        return self.rule.method == "prototypes"
+        return self.rule.by_means
 
     @property
     def decides(self) -> bool:
@@ -124,7 +124,8 @@ class Adapting:
                 text += f"#define {name}_STEP {double(size)}\n"
         if self.by_means or (self.decides and "prototypes" in self.candidates):
             sharpness = self.candidates["prototypes"].step_size
-            text += f"#define SHARPNESS {double(sharpness)}\n#define BEHIND {double(BEHIND)}\n"
+            behind = sharpness if self.rule.keeps_head else BEHIND
+            text += f"#define SHARPNESS {double(sharpness)}\n#define BEHIND {double(behind)}\n"
         if isinstance(self.model.loss, Balanced):
             text += "\n" + array(
                 "float", "class_weight", np.array(self.model.loss.weights), "of the loss"
@@ -183,6 +184,8 @@ class Adapting:
             "SAME_CLASS": "labels[{0}] == labels[{1}]" if self.classes else "1",
             "HAS_CLASSES": "1" if self.classes else "0",
             "IS_CANDIDATE": "(CANDIDATES >> {0} & 1)",
+            "KEPT": "meta[{0}]" if self.rule.keeps_head else "0.0",
+            "KEPT_ANSWER": "meta_answers[{0}][{1}]" if self.rule.keeps_head else "0.0",
         }
         slope, value = f"loss_{kind}", f"loss_{kind}_value"
         sample = "sample_class" if self.classes else "sample_values"

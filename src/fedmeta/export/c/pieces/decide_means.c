@@ -41,8 +41,9 @@ static void means_without(int part)
         }
         for (int c = 0; c < FM_OUTPUTS; c++) {
             const double offset = whole - own[c];
-            answers[s][c] = of[c] > 0 ? t * (2 * (to_mean[c] - to_centre) + offset)
-                                  : -t * variance - BEHIND;
+            const double made = of[c] > 0 ? t * (2 * (to_mean[c] - to_centre) + offset)
+                                          : -t * variance - BEHIND;
+            answers[s][c] = made + KEPT_ANSWER(s, c);
         }
     }
 }

@@ -1,5 +1,6 @@
 /* A head of class means m_c around their centre m: W_c = 2 t (m_c - m), b_c = t (|m|^2 - |m_c|^2),
-   with t = sharpness / the mean squared distance of two means. Classes without samples stay behind. */
+   with t = sharpness / the mean squared distance of two means. Classes without samples stay behind.
+   Where the learned head is kept, this is added to it. */
 static double tightness(double variance, double centre, int present)
 {
     const double rounding = 8 * 1.1920929e-7;
@@ -26,7 +27,7 @@ static int prototype_head(void)
             whole += pass == 0 ? centre * centre : 0;
             for (int c = 0; c < FM_OUTPUTS; c++) {
                 const double away = class_count(c) > 0 ? means[c] - centre : 0;
-                const float weight = (float)(2 * t * away);
+                const float weight = (float)(2 * t * away + KEPT(WEIGHT + c * FEATURES + k));
                 if (pass == 0) {
                     lengths[c] += away * away;
                     along[c] += away * centre;
@@ -43,7 +44,8 @@ static int prototype_head(void)
         t = tightness(variance, whole, present);
         for (int c = 0; c < FM_OUTPUTS; c++) {
             const double own = -t * (lengths[c] + 2 * along[c]);
-            const float bias = (float)(class_count(c) > 0 ? own : -t * variance - BEHIND);
+            const double made = class_count(c) > 0 ? own : -t * variance - BEHIND;
+            const float bias = (float)(made + KEPT(BIAS + c));
             if (pass == 2) {
                 theta[BIAS + c] = bias;
             } else if (!is_finite(bias)) {
