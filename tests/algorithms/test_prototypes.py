@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from torch.func import functional_call
 
 import fedmeta_edge
 from fedmeta.algorithms import ADMMFedMeta, Algorithm, Prototypes
+from fedmeta.config.spec import RunSpec
+from fedmeta.config.toml_files import Table
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import ModelError, SettingError
 from fedmeta.core.meta_gradient import MetaGradient, meta_gradient
@@ -258,6 +261,18 @@ def test_what_follows_the_head_is_noticed(last: nn.Module) -> None:
     check_linear(MODEL, MODEL.theta, HEAD, inputs)
     with pytest.raises(ModelError, match="something follows"):
         train(DATA, nn.Sequential(*mlp(outputs=CLASSES), nn.Softmax(dim=1)), Prototypes())
+
+
+@pytest.mark.parametrize("method", ["prototypes", "head+prototypes"])
+def test_who_asks_for_the_method_gets_its_sharpness(method: Any) -> None:
+    """Not the α of a gradient step, unless it is given."""
+    inner: Table = {"method": method}
+    wanted = replace(PROTOTYPES, method=method)
+    assert RunSpec.from_dict({"inner": inner}).algorithm.inner == wanted
+    own = {"algorithm": "fedmeta", "algorithms": {"fedmeta": {"inner": inner}}}
+    assert RunSpec.from_dict(own).algorithm.inner == wanted
+    given = {"inner": {**inner, "step_size": 0.3}}
+    assert RunSpec.from_dict(given).algorithm.inner == replace(wanted, step_size=0.3)
 
 
 def test_misuse_is_refused() -> None:

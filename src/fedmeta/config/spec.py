@@ -39,7 +39,7 @@ from fedmeta.config.server_settings import with_server_table
 from fedmeta.config.toml_files import Table, merged, subtable, with_preset
 from fedmeta.config.training import TrainingSettings
 from fedmeta.core.errors import SettingError, nearest, require_choice
-from fedmeta.core.objective import RECOMMENDED, Adaptation
+from fedmeta.core.objective import PROTOTYPES, RECOMMENDED, Adaptation
 from fedmeta.core.older_settings import todays_hyper_parameters
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.tree import Tree
@@ -240,7 +240,10 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     for each in fields(cls):
         if each.name == "inner" and given_inner:  # what is left open is as in the default
             given = each.default if isinstance(each.default, Adaptation) else Adaptation()
-            own = merged([{"inner": serialize(given)}, {"inner": table.get("inner", {})}, own])
+            asked = merged([{"inner": table.get("inner", {})}, own])
+            if _by_means(asked["inner"]) and not given.by_means:  # whose α is another thing
+                given = PROTOTYPES
+            own = merged([{"inner": serialize(given)}, asked])
     own = with_server_table(cls, own)
     algorithm: Algorithm = deserialize(cls, own, f"algorithms.{name}")
     if automatic:
@@ -250,6 +253,11 @@ def build_algorithm(table: Mapping[str, Any], name: str) -> Algorithm:
     prior = deserialize(PriorSettings, subtable(table, "prior"), "prior")
     model = deserialize(ModelSettings, subtable(table, "model"), "model")
     return tied(RunSpec(model=model, algorithm=algorithm, prior=prior)).algorithm
+
+
+def _by_means(inner: object) -> bool:
+    """Whether a table [inner] asks for a head of class means."""
+    return isinstance(inner, Mapping) and inner.get("method", "gradient") != "gradient"
 
 
 def _algorithm_class(name: str) -> Any:
