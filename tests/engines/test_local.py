@@ -332,8 +332,8 @@ class TestThreads:
         before = {n: leaf.clone() for n, leaf in nodes["dual"].items()}
         ready = engine._sum.ready
 
-        def failing(shared: Any, mine: Any, data: Any, standing: Any, moment: Any) -> Any:
-            how = ready(shared, mine, data, standing, moment)
+        def failing(*given: Any) -> Any:
+            how = ready(*given)
 
             def call(*arguments: Any) -> Any:
                 if 4 in arguments[3].position:
@@ -365,11 +365,12 @@ def crowded(engine: LocalEngine, most: int, error: Exception, when: int = 1) -> 
     sizes: list[int] = []
     function = engine._sum._function
 
-    def call(shared: Any, mine: Any, data: Any, standing: Any, moment: Tensor) -> Any:
+    def call(*given: Any) -> Any:
+        _, _, _, standing, moment, _ = given
         sizes.append(len(standing.weight))
         if sizes[-1] > most and moment >= when:
             raise error
-        return function(shared, mine, data, standing, moment)
+        return function(*given)
 
     engine._sum._function = call
     return sizes
@@ -410,12 +411,12 @@ class TestOutOfMemory:
         engine = engine_for(ALGORITHM, MANY, MODEL, replace(CHUNKED, chunk=4))
         function, seen = engine._sum._function, []
 
-        def call(shared: Any, mine: Any, data: Any, standing: Any, moment: Tensor) -> Any:
-            places = standing.position.tolist()
+        def call(*given: Any) -> Any:
+            places = given[3].position.tolist()
             if len(places) > 2 and places[0] == 4:
                 raise out_of_memory("torch")
             seen.append(places)
-            return function(shared, mine, data, standing, moment)
+            return function(*given)
 
         engine._sum._function = call
         got = trace(engine, MODEL, 1)
