@@ -11,7 +11,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
 from engines.runs import CHUNKED, VALUES, dropping, everything, run
 from fedmeta.algorithms import ADMMFedMeta, FedAvg
