@@ -90,7 +90,7 @@ def test_means_by_hand() -> None:
 
 
 def test_means_are_added_to_a_head_that_is_kept() -> None:
-    # As above with the learned head on top; the class without samples lies only α = 8 behind.
+    # As above with the learned head on top; the class without samples is out, too.
     support = samples([[0, 0], [0, 2], [4, 1]], [0, 0, 2])
     theta = {
         "weight": torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).double(),
@@ -98,7 +98,7 @@ def test_means_are_added_to_a_head_that_is_kept() -> None:
     }
     phi = with_prototypes(linear, theta, Head("weight", "bias"), support, 8.0, kept=True)
     assert phi["weight"].tolist() == [[1 - 2, 2], [3, 4], [5 + 2, 6]]
-    assert phi["bias"].tolist() == [10 + 2, 20 - 0.5 * 4 - 8, 30 - 6]
+    assert phi["bias"].tolist() == [10 + 2, 20 - 0.5 * 4 - 20, 30 - 6]
 
 
 def test_scale_of_the_features_changes_nothing() -> None:
@@ -162,7 +162,7 @@ def test_a_kept_head_answers_too(node: Node) -> None:
     data = unpacked(DATA, node, PLAIN, torch.float64)
     phi = adapt(OBJECTIVE, KEPT, MODEL.theta, data.support)
     means = twin.class_means(features(BODY, data.support.inputs), data.support.labels)
-    added = twin.logits(features(BODY, data.query.inputs), means, CLASSES, 3.0, behind=3.0)
+    added = twin.logits(features(BODY, data.query.inputs), means, CLASSES, 3.0)
     learned = MODEL(MODEL.theta, data.query.inputs)
     assert torch.allclose(MODEL(phi, data.query.inputs), learned + added, atol=1e-11, rtol=0)
 
@@ -185,6 +185,17 @@ def test_a_kept_head_learns() -> None:
         ends.append(OBJECTIVE.value(adapt(OBJECTIVE, KEPT, theta, data.support), data.query))
     slope = float(ends[0] - ends[1]) / (2 * step)
     assert float(found[name][1, 2]) == pytest.approx(slope, abs=1e-7)
+
+
+def test_a_node_holds_nothing_against_classes_it_lacks() -> None:
+    rows = [unpacked(DATA, node, PLAIN, torch.float64) for node in DATA.sources]
+    held = [{*row.support.labels.tolist(), *row.query.labels.tolist()} for row in rows]
+    place = next(i for i, classes in enumerate(held) if len(classes) < CLASSES)
+    absent = sorted({*range(CLASSES)} - held[place])
+    found, _ = meta_gradient(OBJECTIVE, MetaGradient(KEPT), MODEL.theta, rows[place], FACTS)
+    plain, _ = OBJECTIVE.gradient(MODEL.theta, rows[place].query)
+    assert found[HEAD.bias][absent].abs().max() < 1e-6
+    assert plain[HEAD.bias][absent].min() > 0.01, "a head without means is pushed down there"
 
 
 @pytest.mark.parametrize("rule", [Prototypes(resplit="classes"), ADDED], ids=["made", "added"])

@@ -17,13 +17,11 @@ def class_means(h: Tensor, y: Tensor) -> dict[int, Tensor]:
     return {c: h[y == c].mean(dim=0) for c in sorted(set(y.tolist()))}
 
 
-def logits(
-    h: Tensor, means: dict[int, Tensor], classes: int, alpha: float, behind: float = 20
-) -> Tensor:
+def logits(h: Tensor, means: dict[int, Tensor], classes: int, alpha: float) -> Tensor:
     """−τ‖h − μ_c‖² for the classes with a mean, up to one number per sample; below for others.
 
     τ = α / D² with D² the mean of ‖μ_a − μ_b‖² over pairs a ≠ b (τ = 1 for a single class); the
-    number is τ‖h − m‖² with m the mean of the means. Others: −τ mean ‖μ_c − m‖² − behind.
+    number is τ‖h − m‖² with m the mean of the means. Others: −τ mean ‖μ_c − m‖² − 20.
     """
     some = list(means.values())
     m = torch.stack(some).mean(dim=0)
@@ -36,7 +34,7 @@ def logits(
             near, centre = ((h - means[c]) ** 2).sum(dim=1), ((h - m) ** 2).sum(dim=1)
             columns.append(tau * (centre - near))
         else:
-            columns.append((-tau * spread - behind).expand(len(h)))
+            columns.append((-tau * spread - 20).expand(len(h)))
     return torch.stack(columns, dim=1)
 
 

@@ -14,9 +14,9 @@ enough. Classes without a sample get W_c = 0 and b_c = −τ mean_c ‖μ_c − 
 others of their z is at least −τ mean_c ‖μ_c − m‖² for every h, so the best of them is always 20
 ahead. Where there is a single class, or all means are the same, D² is 0 and τ is 1.
 
-A head that is kept has this added to what was learned. It still says what classes are like that
-the support set lacks: those get b_c = −τ mean_c ‖μ_c − m‖² − α, as far behind as a class leads at
-its own mean, since a node that has shown no sample of a class is not likely to meet it.
+A head that is kept has this added to what was learned. Classes without a sample are as far behind
+there, so a node's loss never pushes down what it has not seen: the head that nodes learn together
+holds nothing against a class that none of them had.
 
 Snell, Swersky, Zemel, Prototypical Networks for Few-shot Learning, NeurIPS 2017.
 """
@@ -153,6 +153,6 @@ def with_prototypes(
     tau = torch.where(several, sharpness / (pairs * torch.where(several, variance, 1)), 1.0)
     # ‖m‖² − ‖μ_c‖² = −‖μ_c − m‖² − 2 m·(μ_c − m), without the difference of two large numbers.
     offsets = -lengths - 2 * centred @ centre
-    bias = torch.where(present, tau * offsets, -tau * variance - (sharpness if kept else BEHIND))
+    bias = torch.where(present, tau * offsets, -tau * variance - BEHIND)
     made = {head.weight: 2 * tau * centred, head.bias: bias}
     return {**theta, **({n: theta[n] + leaf for n, leaf in made.items()} if kept else made)}

@@ -124,8 +124,7 @@ class Adapting:
                 text += f"#define {name}_STEP {double(size)}\n"
         if self.by_means or (self.decides and "prototypes" in self.candidates):
             sharpness = self.candidates["prototypes"].step_size
-            behind = sharpness if self.rule.keeps_head else BEHIND
-            text += f"#define SHARPNESS {double(sharpness)}\n#define BEHIND {double(behind)}\n"
+            text += f"#define SHARPNESS {double(sharpness)}\n#define BEHIND {double(BEHIND)}\n"
         if isinstance(self.model.loss, Balanced):
             text += "\n" + array(
                 "float", "class_weight", np.array(self.model.loss.weights), "of the loss"
