@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 import fedmeta
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
 from fedmeta.config.spec import RunSpec
-from fedmeta.core.objective import RECOMMENDED, Adaptation
+from fedmeta.core.objective import HEAD_AND_MEANS, RECOMMENDED, Adaptation
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation, Task
 from fedmeta.models.functional import functionalise
@@ -143,3 +144,44 @@ def test_one_step_halves_the_error_of_waves_and_beats_each_devices_mean() -> Non
     metric = summary["target_metric"]
     assert metric["1"]["mean"] <= metric["0"]["mean"] / 2
     assert metric["1"]["mean"] < summary["own_mean"]["mean"]
+
+
+def pairs(classes: int = 6) -> Federation:
+    """Devices with two classes each."""
+    rng, count = np.random.default_rng(0), 12
+    labels = np.concatenate([[2 * d % classes, 2 * d % classes + 1] * 5 for d in range(count)])
+    owners = np.arange(len(labels)) // 10
+    return fedmeta.federate(rng.normal(size=(len(labels), 4)), labels, node=owners)
+
+
+def test_devices_with_few_classes_add_class_means_to_the_head() -> None:
+    assert prepare(RunSpec(data=None), pairs()).algorithm.inner == HEAD_AND_MEANS
+    assert prepare(RunSpec(data=None), devices((4,), "classification")).algorithm.inner.steps == 1
+    all_of_two = prepare(RunSpec(data=None), pairs(classes=2)).algorithm.inner
+    assert all_of_two.method == "gradient"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"inner": {"step_size": 0.3, "scope": "head"}},
+        {"algorithms": {"admm-fedmeta": {"curvature": "none"}}},
+        {"algorithm": "fedavg"},
+    ],
+)
+def test_who_asks_for_gradient_steps_gets_them(table: Any) -> None:
+    spec = replace(RunSpec.from_dict(table), data=None)
+    assert prepare(spec, pairs()).algorithm.inner.method == "gradient"
+
+
+def test_a_head_that_is_not_linear_takes_gradient_steps() -> None:
+    class Cosine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(x)).tanh()
+
+    inner = prepare(RunSpec(data=None, model=Cosine()), pairs()).algorithm.inner
+    assert inner.method == "gradient"

@@ -117,3 +117,32 @@ def test_hold_out_looks_only_at_sources():
     assert [n.name for n in held.targets] != [n.name for n in other.targets]
     with pytest.raises(DataError, match="leaves none to train"):
         build(([0], [1])).hold_out(0.5, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "holders", "few"),
+    [
+        ([0, 1, 0, 1, 2, 3, 2, 3], [1, 1, 1, 1], True),  # two of four
+        ([0, 1, 0, 1, 2, 1, 2, 1], [1, 2, 1, 0], False),  # two of three
+        ([0, 0, 0, 0, 1, 1, 1, 1], [1, 1, 0, 0], False),  # nothing to tell apart
+        ([0, 1, 2, 3, 0, 0, 0, 0], [2, 1, 1, 1], False),  # 2.5 of four in the mean
+    ],
+)
+def test_whether_devices_hold_few_of_the_classes(labels, holders, few):
+    nodes = [
+        Node(name, "source", np.array(rows[:2]), np.array(rows[2:]))
+        for name, rows in (("a", range(4)), ("b", range(4, 8)))
+    ]
+    spare = Node("t", "target", np.array([8]), np.array([9]))
+    pool = np.zeros((10, 2)), np.array([*labels, 4, 5])  # of classes that no source has
+    data = Federation(*pool, Task("classification", 6, tuple("012345")), [*nodes, spare])
+    assert data.holders == (*holders, 0, 0)
+    assert data.holds_few_classes == few
+    assert replace(data, few_classes=not few).holds_few_classes != few, "a platform knows better"
+
+
+def test_values_have_no_classes():
+    task = Task("regression", 1)
+    values = replace(build(([0], [1])), labels=np.zeros((6, 1)), task=task)
+    assert values.holders == ()
+    assert not values.holds_few_classes

@@ -54,7 +54,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 FLEET = {"run", "life", "table"}  # of every question
-MEMBER = {"name", "data", "share", "task"}
+MEMBER = {"name", "data", "share", "task", "few_classes"}
 SCALING = {"mean", "deviation"}
 
 
@@ -103,7 +103,8 @@ def check_reply(message: Message, model: int, features: int) -> None:
         assert sizes == whole if message.facts["what"] == "fisher" else set(sizes.values()) == {1}
     else:
         known = {"name", "nodes", "data", "task", "shape", "bytes", "features", "count"}
-        assert facts == known
+        assert facts == known | {"holders"}
+        assert {type(count) for count in message.facts["holders"]} == {int}
         assert sizes == {"total": features, "squares": features}
         for name, support, query in message.facts["nodes"]:
             assert (type(name), type(support), type(query)) == (str, int, int)

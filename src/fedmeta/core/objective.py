@@ -184,6 +184,9 @@ the features where these are very large or small, or values are predicted (`trai
 PROTOTYPES = Adaptation(step_size=4.0, scope="head", method="prototypes")
 """A head of class means, where nothing else is said."""
 
+HEAD_AND_MEANS = replace(PROTOTYPES, method="head+prototypes")
+"""Class means added to the trained head, where devices hold few of the classes."""
+
 
 class Passes(NamedTuple):
     """Cost of one node in one round: gradient passes over its support and over its query set."""

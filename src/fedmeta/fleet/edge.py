@@ -106,7 +106,7 @@ def introduce(home: Path, question: Message) -> Message:
     """Who this edge is: its nodes' names and sizes, and the sums that common scaling needs.
 
     Of the samples only n, Σx and Σx² over all of them are sent, of labels that are values n, Σy and
-    Σy², and else which classes there are.
+    Σy², and else which classes there are and how many of its nodes have samples of each.
     """
     edge, settings = Edge.load(home), RunSpec.from_dict(question.facts["table"])
     federation = read_shard(edge.data, settings.data_settings, settings.training.seed, edge.name)
@@ -119,6 +119,8 @@ def introduce(home: Path, question: Message) -> Message:
         "bytes": federation.inputs.dtype == "uint8",
         "features": list(federation.features),
     }
+    if federation.holders:
+        facts["holders"] = list(federation.holders)
     if settings.uplink.secure_aggregation:
         facts["key"] = identity(home, edge.name, edge.certs, question.facts["run"])
     data, tensors = settings.data_settings, dict[str, torch.Tensor]()

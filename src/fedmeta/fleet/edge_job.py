@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fedmeta.fleet.message import Message, MessageError
 from fedmeta.fleet.shards import EdgeData, read_shard, with_classes
 from fedmeta.training.job import Job, prepare
 
-_MATTERS = ("table", "data", "task")  # facts that decide about a job
+_MATTERS = ("table", "data", "task", "few_classes")  # facts that decide about a job
 
 
 class KeptJob:
@@ -81,6 +82,7 @@ def _prepared(name: str, data: EdgeData, execution: Mapping[str, Any], request: 
             "put them back, or start the edge in a new folder under another name",
         )
     federation = with_classes(federation, deserialize(Task, facts["task"], "task"))
+    federation = replace(federation, few_classes=facts["few_classes"])
     scaling = Scaling.from_tensors(request.tensors)
     if scaling.tokens and token_scaling(federation) is None:
         raise DataError(

@@ -116,6 +116,7 @@ def check_introduction(
         **dict.fromkeys(also, _key),
         **({"count": lambda it: _whole(it, 1)} if inputs else {}),
         **({"label_count": lambda it: _whole(it, 1)} if labels else {}),
+        **({} if values else {"holders": lambda it: _list_of(it, _NAMES, lambda n: _whole(n, 0))}),
     }
     _facts(facts, rules)
     names = [name for name, _, _ in facts["nodes"]]
@@ -127,6 +128,10 @@ def check_introduction(
         f"they have {samples} samples, and max_edge_samples is {limits.edge}",
     )
     shape, outputs = tuple(facts["shape"]), facts["task"]["outputs"]
+    if not values:
+        holders, most = facts["holders"], len(names)
+        _require(len(holders) == outputs, "holders", f"{len(holders)} for {outputs} classes")
+        _require(max(holders) <= most <= sum(holders), "holders", f"there are {most} nodes")
     of_inputs = (shape[0], *[1] * (len(shape) - 1)) if data.scaling_kind == "per-channel" else shape
     wanted: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     if inputs:
@@ -156,6 +161,7 @@ def check_request(kind: str, request: Message) -> None:
             "data": lambda it: isinstance(it, str) and _DIGEST.fullmatch(it) is not None,
             "share": _share,
             "task": _task,
+            "few_classes": lambda it: isinstance(it, bool),
         }
     if kind == "round":
         rules |= {"round": lambda it: _whole(it, 1), "counted": lambda it: _whole(it, 0)}

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedmeta.core.errors import DataError, RunFolderError
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import read_json, read_tensors, write_json, write_tensors
-from fedmeta.data.federation import Federation, Node, Task
+from fedmeta.data.federation import Federation, Node, Task, few_of_classes
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling, Sums, scaling_from
 from fedmeta.data.settings import DataSettings
@@ -60,12 +60,14 @@ class Common:
         shape: of one sample.
         pixels: whether samples are bytes.
         features: names of columns, if any.
+        few_classes: whether nodes hold few of the classes, see `few_of_classes`.
     """
 
     task: Task
     shape: tuple[int, ...]
     pixels: bool
     features: tuple[str, ...]
+    few_classes: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +157,7 @@ class Roster:
             "data": member.data,
             "share": asdict(share),
             "task": asdict(self.common.task),
+            "few_classes": self.common.few_classes,
         }
         return Message({**request, **about, **facts}, {**self.scaling.tensors(), **tensors})
 
@@ -251,7 +254,18 @@ def first_roster(
         settings.scaling_floor,
         _added(fitting, "label_") if values else None,
     )
-    return replace(roster, scaling=scaling), left_out
+    common = replace(common, few_classes=_few_classes(fitting, classes))
+    return replace(roster, common=common, scaling=scaling), left_out
+
+
+def _few_classes(introductions: Sequence[Message], classes: Sequence[str]) -> bool:
+    """Whether the nodes of all edges hold few of the classes, which edges name in any order."""
+    holders, nodes = Counter[str](), 0
+    for each in introductions:
+        names = each.facts["task"]["class_names"]
+        holders.update(dict(zip(names, each.facts.get("holders", []), strict=False)))
+        nodes += len(each.facts["nodes"])
+    return few_of_classes([holders[name] for name in classes], nodes)
 
 
 def _kind(facts: Mapping[str, Any]) -> tuple[object, ...]:
@@ -304,5 +318,11 @@ def known_federation(roster: Roster, targets: Federation | None) -> Federation:
         blank.append(Node(name, "source", np.arange(start, middle), np.arange(middle, end)))
         start = end
     return Federation(
-        inputs, all_labels, common.task, [*blank, *nodes], "a fleet", (), common.features
+        inputs,
+        all_labels,
+        common.task,
+        [*blank, *nodes],
+        "a fleet",
+        features=common.features,
+        few_classes=common.few_classes,
     )

@@ -8,8 +8,10 @@ Where nobody has asked for anything else:
   is ahead of a gradient step on held-out source nodes (docs/results-outside.md);
 - a prototype head adapts by prototypes, and so does any linear head where class numbers are local
   to a node: what it has learned of class 3 elsewhere says nothing, and a gradient step would have
-  to undo it with the few samples at hand (a run that says how a gradient step is differentiated
-  keeps it);
+  to undo it with the few samples at hand;
+- where devices hold few of the classes (in the mean at least two and at most half of them), class
+  means are added to the trained head: held-out source nodes are ahead with that at all such places
+  (docs/explanation/penalty.md). A run that says how a gradient step is differentiated keeps it;
 - tokens of texts are read by a recurrent network that knows as many as their encoding;
 - images whose class numbers are local to a node, as in episodes, get the network that few-shot
   learning knows, conv4;
@@ -41,7 +43,7 @@ from torch import nn
 from fedmeta.algorithms.platform_optimizer import AUTOMATIC
 from fedmeta.config.spec import RunSpec
 from fedmeta.core.decision import possible_candidates
-from fedmeta.core.objective import PROTOTYPES, RECOMMENDED
+from fedmeta.core.objective import HEAD_AND_MEANS, PROTOTYPES, RECOMMENDED
 from fedmeta.data.federation import Federation, Task
 from fedmeta.models.functional import FunctionalModel, functionalise
 from fedmeta.models.head import Head, feature_size
@@ -96,6 +98,7 @@ def with_inner_step(
     head: Head | None,
     federation: Federation,
     tokens: bool = False,
+    few_classes: bool = False,
 ) -> RunSpec:
     """The spec with an adaptation of its head that fits, where nobody has asked for one.
 
@@ -105,6 +108,7 @@ def with_inner_step(
         head: what adaptation moves; None: not the head.
         federation: has the shape of samples and the kind of task.
         tokens: whether samples are whole numbers that the network looks up.
+        few_classes: whether devices hold few of them, see `few_of_classes`.
     """
     if spec.algorithm.inner is not RECOMMENDED or head is None:
         return spec
@@ -134,9 +138,9 @@ def with_inner_step(
     like = like.to(some.device)
     algorithm: Any = spec.algorithm
     gradient = getattr(algorithm, "curvature", "exact") != "exact"  # it is said of a gradient step
-    local = federation.task.local_labels and not gradient
-    if local and _takes_class_means(network, head, like):
-        return replace(spec, algorithm=replace(algorithm, inner=PROTOTYPES))
+    means = PROTOTYPES if federation.task.local_labels else HEAD_AND_MEANS if few_classes else None
+    if means is not None and not gradient and _takes_class_means(network, head, like):
+        return replace(spec, algorithm=replace(algorithm, inner=means))
     step = matched_step(feature_size(network, head, like), federation.task)
     if step == RECOMMENDED.step_size:
         return spec

@@ -236,7 +236,7 @@ def prepare(
     spec = tied(with_defaults(spec, federation))
     spec.augmentation.check(federation.inputs.shape[1:], federation.name)
     check_inner(spec.algorithm)
-    task, execution = federation.task, spec.execution
+    task, execution, few_classes = federation.task, spec.execution, federation.holds_few_classes
     network = network_of(spec, federation)
     scaling = scaling or scaling_of(spec, federation)
     check_known(network, federation, scaling)
@@ -262,7 +262,7 @@ def prepare(
         # Blank samples, for all machines of a fleet to find the same.
         blank = _blank(network, inputs) if cut is None else torch.zeros_like(seen)
         head = head_of(tried, blank)
-    spec = with_inner_step(spec, network, head, federation, scaling.tokens)
+    spec = with_inner_step(spec, network, head, federation, scaling.tokens, few_classes)
     algorithm = _with_head(spec.algorithm, head)
     if algorithm.inner.by_means:
         linear = linear_head(network.theta, algorithm.inner.moves(network.theta))
