@@ -103,7 +103,7 @@ def check_reply(message: Message, model: int, features: int) -> None:
         assert sizes == whole if message.facts["what"] == "fisher" else set(sizes.values()) == {1}
     else:
         known = {"name", "nodes", "data", "task", "shape", "bytes", "features", "count"}
-        assert facts == known | {"holders"}
+        assert facts == known | {"holders", "few_classes"}
         assert {type(count) for count in message.facts["holders"]} == {int}
         assert sizes == {"total": features, "squares": features}
         for name, support, query in message.facts["nodes"]:

@@ -121,6 +121,7 @@ def introduce(home: Path, question: Message) -> Message:
     }
     if federation.holders:
         facts["holders"] = list(federation.holders)
+        facts["few_classes"] = federation.few_classes
     if settings.uplink.secure_aggregation:
         facts["key"] = identity(home, edge.name, edge.certs, question.facts["run"])
     data, tensors = settings.data_settings, dict[str, torch.Tensor]()

@@ -116,6 +116,7 @@ def check_introduction(
         **dict.fromkeys(also, _key),
         **({"count": lambda it: _whole(it, 1)} if inputs else {}),
         **({"label_count": lambda it: _whole(it, 1)} if labels else {}),
+        **({} if values else {"few_classes": lambda it: it is None or isinstance(it, bool)}),
         **({} if values else {"holders": lambda it: _list_of(it, _NAMES, lambda n: _whole(n, 0))}),
     }
     _facts(facts, rules)

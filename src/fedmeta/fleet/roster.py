@@ -259,7 +259,14 @@ def first_roster(
 
 
 def _few_classes(introductions: Sequence[Message], classes: Sequence[str]) -> bool:
-    """Whether the nodes of all edges hold few of the classes, which edges name in any order."""
+    """Whether the nodes of all edges hold few of the classes, which edges name in any order.
+
+    Edges whose data come with the answer, as those of a sequence of tasks, are believed if all are.
+    """
+    if len(said := {each.facts.get("few_classes") for each in introductions}) == 1:
+        (few,) = said
+        if few is not None:
+            return bool(few)
     holders, nodes = Counter[str](), 0
     for each in introductions:
         names = each.facts["task"]["class_names"]

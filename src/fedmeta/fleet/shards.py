@@ -52,6 +52,7 @@ def save_shard(path: Path, federation: Federation, nodes: Sequence[Node]) -> Non
         "name": federation.name,
         "task": [federation.task.kind, federation.task.outputs, list(federation.task.class_names)],
         "local_labels": federation.task.local_labels,
+        "few_classes": federation.few_classes,
         "features": list(federation.features),
         "nodes": [
             {"name": node.name, "role": node.role, **{p: len(getattr(node, p)) for p in _PARTS}}
@@ -79,11 +80,12 @@ def load_shard(path: Path) -> Federation:
         kind, outputs, names = about["task"]
         local = bool(about.get("local_labels", False))  # older shards do not say
         task = Task(kind, outputs, tuple(names), local)
-        features = tuple(about["features"])
+        features, few = tuple(about["features"]), about.get("few_classes")
     except (RunFolderError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path} is not a shard of nodes ({error})", "write it again") from error
     inputs, labels = tensors["inputs"].numpy(), tensors["labels"].numpy()
-    return Federation(inputs, labels, task, nodes, about["name"], (), features)
+    found = Federation(inputs, labels, task, nodes, about["name"], (), features)
+    return replace(found, few_classes=few if isinstance(few, bool) else None)
 
 
 def check_readable(source: EdgeData) -> None:

@@ -131,6 +131,10 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
     groups = _judged(groups, platform, pool, [each.precise for each in data], seed)
     tasks = [Federation(pool.inputs, pool.labels, pool.task, g, pool.name) for g in groups]
     tasks = [each if n is None else tasks[n] for n, each in zip(again, tasks, strict=True)]
+    # All of a sequence adapts in one way, whatever devices hold besides in later tasks.
+    few = tasks[0].holds_few_classes
+    alike = {id(task): replace(task, few_classes=few) for task in tasks}
+    tasks = [alike[id(task)] for task in tasks]
     return Drawn(tasks, platform, [_numbers(pool, task) for task in sequence.tasks])
 
 
