@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedmeta.config.spec import RunSpec, layered
 from fedmeta.config.toml_files import Table, merged
 from fedmeta.core.errors import require
+from fedmeta.core.objective import RECOMMENDED
 from fedmeta.core.serialization import serialize
 from fedmeta.studies.sequences.declaration import TaskSequence
 
@@ -67,6 +68,9 @@ class Cell:
             that has not tried them holds nevertheless: they are no part of the digest.
         tasks: the two tasks, or the whole sequence of them, that are learned in a row, if any.
         final_loss: whether to keep the source meta-loss of the model that a run ended with.
+        gradient: whether the default adapts by a gradient step whatever devices hold, as it did
+            before class means were added where they hold few classes. No part of the digest: what
+            was run before then is as it was.
     """
 
     key: Key
@@ -79,6 +83,7 @@ class Cell:
     beyond: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tasks: Tasks | TaskSequence | None = None
     final_loss: bool = False
+    gradient: bool = False
 
     @property
     def path(self) -> str:
@@ -112,7 +117,11 @@ class Cell:
 
     def build(self, *layers: Table) -> RunSpec:
         """Its settings under further ones, such as those of the machine."""
-        return built(self.settings, *layers)
+        spec = built(self.settings, *layers)
+        algorithm: Any = spec.algorithm
+        if not self.gradient or getattr(algorithm, "inner", None) is not RECOMMENDED:
+            return spec
+        return replace(spec, algorithm=replace(algorithm, inner=replace(RECOMMENDED)))
 
 
 def _declared(tasks: Tasks | TaskSequence | None) -> Any:

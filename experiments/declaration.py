@@ -1,7 +1,8 @@
 """From a declared experiment to its cells.
 
 An experiment file has `title`, `repeats`, `settings` that all its cells share, axes of its own
-(`[axes.NAME]`, in place of the common one of that name) and blocks of cells:
+(`[axes.NAME]`, in place of the common one of that name), perhaps `gradient` (see `Cell`), and
+blocks of cells:
 
     [[cells]]
     key = "{data}/{algorithm}/{variant}"     one cell per combination of the axes it names
@@ -154,6 +155,7 @@ def _expanded(declared: Declaration, block: Table) -> Iterator[tuple[Cell, Key |
             equal=None if equal is None else _key(declared.name, equal, chosen),
             tasks=Tasks(**block["tasks"]) if "tasks" in block else None,
             final_loss=block.get("final_loss", False),
+            gradient=declared.content.get("gradient", False),
         )
         yield cell, None if after is None else _key(TUNING, after, chosen)
 

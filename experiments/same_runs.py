@@ -32,7 +32,8 @@ def runs_of(cell: Cell, settings: RunSpec) -> str | None:
     if cell.grid or cell.tasks is not None:
         return None
     return json.dumps(
-        [stored_settings(settings), list(cell.seeds), cell.final_loss], sort_keys=True
+        [stored_settings(settings), list(cell.seeds), cell.final_loss, cell.gradient],
+        sort_keys=True,
     )
 
 

@@ -207,7 +207,8 @@ def draw(samples: Pool, data: DataSettings, tasks: Tasks, seed: int) -> Drawn:
 
     def federation(task: str) -> Federation:
         mine = [node for node in everyone if node.name.startswith(task)]
-        return Federation(samples.inputs, samples.labels, samples.task, mine, samples.name)
+        drawn = Federation(samples.inputs, samples.labels, samples.task, mine, samples.name)
+        return replace(drawn, few_classes=False)  # gradient steps, as in the paper
 
     return Drawn([federation(PRIOR), federation(NEW)], platform=(), classes=())
 
