@@ -93,6 +93,24 @@ def test_theta_is_that_of_the_local_engine_bit_for_bit(tmp_path: Path, kind: str
     assert same(run.meta_model.theta, local_theta(table, federation, chunk))
 
 
+def test_whether_devices_hold_few_classes_is_told_by_all_edges_together(tmp_path: Path) -> None:
+    """Each edge has but two classes, which are all it knows of: few are two of four."""
+    rows = ["a,b,kind,device"]
+    for device in range(8):
+        for sample in range(6):
+            kind = "wxyz"[2 * (device // 4) + sample % 2]
+            rows.append(f"{device + sample / 7},{'wxyz'.index(kind) + sample / 5},{kind},d{device}")
+    (tmp_path / "own.csv").write_text("\n".join(rows))
+    own = {"name": str(tmp_path / "own.csv"), "label": "kind", "node": "device"}
+    table = {**table_of(), "data": {**own, "targets": ["d0", "d7"]}}
+    federation, homes = fleet_of(tmp_path, table, edges=2)
+    for home in homes.values():
+        assert not load_shard(Path(Edge.load(home).data.path)).holds_few_classes
+    run = carry_out(tmp_path / "run", InProcessTransport(homes))
+    assert run.summary["settings"]["algorithm"]["inner"]["method"] == "head+prototypes"
+    assert same(run.meta_model.theta, local_theta(table, federation, 3))
+
+
 def test_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = f"{EXAMPLE}:FedProx"
     table = table_of(algorithm=own, algorithms={own: {"pull": 0.2}})
