@@ -13,6 +13,7 @@ from fedmeta.algorithms import local_duals
 from fedmeta.algorithms.algorithm import (
     Contribution,
     Fleet,
+    LinearStep,
     Metrics,
     NodeState,
     PlatformState,
@@ -241,6 +242,19 @@ class ADMMFedMeta(MetaLearner):
         }
         return Contribution(update, rho, metrics), state
 
+    def linear_step(self, weight: Tensor, penalty: Tensor) -> LinearStep | None:
+        """One local step: y = (1 − ηρ) y⁻ − ηρ w G and v = y + (y − y⁻); under "auto" y alone."""
+        if self.local_steps > 1 or self.rule == "stale":
+            return None
+        rule, zero, one = self.meta_gradient, torch.zeros_like(weight), torch.ones_like(weight)
+        if self.automatic:
+            return LinearStep(rule, None, zero, -weight, one, zero, weight, weight, None)
+        keep, gain = zero, -weight
+        if self.local_step_size is not None:
+            kappa = self._eta(weight) * penalty
+            keep, gain = 1 - kappa, -kappa * weight
+        return LinearStep(rule, "dual", keep, gain, one, one, penalty, weight, 1 / penalty**2)
+
     def _solved_step(
         self, objective: Objective, theta: Tree, node: NodeState, data: NodeData, facts: Facts
     ) -> tuple[Contribution, NodeState]:
@@ -264,9 +278,13 @@ class ADMMFedMeta(MetaLearner):
         """z ← (1 − ηρ) z − ηρ w G."""
         if self.local_step_size is None:
             return tree.scale(-w, gradient)
-        eta = self.local_step_size / w if self.penalty_unit == "weight" else self.local_step_size
-        kappa = eta * rho
+        kappa = self._eta(w) * rho
         return tree.combine(1 - kappa, dual, -kappa * w, gradient)
+
+    def _eta(self, w: Tensor) -> Tensor | float:
+        """η_i, where it is given."""
+        assert self.local_step_size is not None
+        return self.local_step_size / w if self.penalty_unit == "weight" else self.local_step_size
 
     def platform_step(
         self, state: PlatformState, total: Contribution, fleet: Fleet

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedmeta.core import tree
+from fedmeta.core.meta_gradient import MetaGradient
 from fedmeta.core.objective import Adaptation, Facts, Objective, Passes
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import Tree
@@ -43,6 +44,36 @@ class Contribution(NamedTuple):
     update: Tree
     weight: Tensor
     metrics: dict[str, Tensor]
+
+
+class LinearStep(NamedTuple):
+    """A node's step that looks at one meta-gradient G, taken at what the node was sent.
+
+        z = keep·y + gain·G                           y what it remembers, and z what it will
+        update = share·z + extra·(z − y)
+        metrics = meta_loss: loss·L(φ, D^q), primal_squared: moved·‖z − y‖²
+
+    Engines that know how to take it in one pass over G read this in place of `node_step`.
+
+    Args:
+        rule: how G is computed.
+        slot: where in its state the node keeps y; None: nowhere, y is 0.
+        keep, gain, share, extra, loss, moved: a number for each node, see above; `moved` None: it
+            is not told.
+        weight: of the contribution.
+        stream: what is folded into the node's key before it draws; None: nothing.
+    """
+
+    rule: MetaGradient
+    slot: str | None
+    keep: Tensor
+    gain: Tensor
+    share: Tensor
+    extra: Tensor
+    weight: Tensor
+    loss: Tensor
+    moved: Tensor | None
+    stream: int | None = None
 
 
 class Fleet(NamedTuple):
@@ -130,6 +161,16 @@ class Algorithm(Protocol):
     ) -> tuple[Contribution, NodeState]:
         """What a node does with what it was sent; runs under vmap."""
 
+    def linear_step(self, weight: Tensor, penalty: Tensor) -> LinearStep | None:
+        """`node_step` as numbers, where it is a `LinearStep` whatever was sent; None: it is not.
+
+        It stands beside `node_step`, in the same class, and says the same.
+
+        Args:
+            weight, penalty: w_i and ρ_i of some nodes.
+        """
+        return None
+
     def platform_step(
         self, state: PlatformState, total: Contribution, fleet: Fleet
     ) -> tuple[PlatformState, Metrics]:
@@ -153,6 +194,16 @@ class Algorithm(Protocol):
     def gradients(self, support: int, query: int) -> float:
         """Gradients of single samples that a node with such sets computes in one round."""
         return self.passes.support * support + self.passes.query * query
+
+
+def linear_step_of(algorithm: Algorithm, weight: Tensor, penalty: Tensor) -> LinearStep | None:
+    """The algorithm's `linear_step`; None if a subclass has a `node_step` of its own since."""
+    for each in type(algorithm).__mro__:
+        own = vars(each)
+        if "node_step" in own or "linear_step" in own:
+            both = "node_step" in own and "linear_step" in own
+            return algorithm.linear_step(weight, penalty) if both else None
+    return None
 
 
 def takes_prior(algorithm: Algorithm | type[Algorithm]) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedmeta.algorithms.algorithm import Contribution, NodeState
+import torch
+from torch import Tensor
+
+from fedmeta.algorithms.algorithm import Contribution, LinearStep, NodeState
 from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.algorithms.platform_optimizer import PlatformOptimizer
 from fedmeta.core import tree
@@ -46,3 +49,8 @@ class FedMeta(MetaLearner):
         gradient, loss = meta_gradient(objective, self.meta_gradient, theta, data, facts)
         metrics = {"meta_loss": facts.weight * loss}
         return Contribution(tree.scale(-facts.weight, gradient), facts.weight, metrics), node
+
+    def linear_step(self, weight: Tensor, penalty: Tensor) -> LinearStep | None:
+        """Its node step: w_i times −G."""
+        rule, zero, one = self.meta_gradient, torch.zeros_like(weight), torch.ones_like(weight)
+        return LinearStep(rule, None, zero, -weight, one, zero, weight, weight, None)

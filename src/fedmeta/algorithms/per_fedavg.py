@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmeta.algorithms.algorithm import Contribution, NodeState, displacement
+import torch
+from torch import Tensor
+
+from fedmeta.algorithms.algorithm import Contribution, LinearStep, NodeState, displacement
 from fedmeta.algorithms.learners import MetaLearner
 from fedmeta.core import randomness, tree
 from fedmeta.core.errors import require_positive, require_whole
@@ -57,3 +60,11 @@ class PerFedAvg(MetaLearner):
             losses.append(loss)
             local = tree.descend(local, self.step_size, gradient)
         return displacement(theta, local, facts, {"meta_loss": losses[0]}), node
+
+    def linear_step(self, weight: Tensor, penalty: Tensor) -> LinearStep | None:
+        """One local step: θ_i − θ = −β G."""
+        if self.local_steps > 1:
+            return None
+        zero, one = torch.zeros_like(weight), torch.ones_like(weight)
+        gain, rule = torch.full_like(weight, -self.step_size), self.meta_gradient
+        return LinearStep(rule, None, zero, gain, weight, zero, weight, weight, one, stream=0)

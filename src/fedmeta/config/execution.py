@@ -17,7 +17,7 @@ Path = Literal["auto", "measure", "batched", "loop"]
 Precision = Literal["full", "tf32", "bf16"]
 States = Literal["auto", "device", "host", "disk"]
 Frozen = Literal["auto", "once", "every-pass"]
-Derivatives = Literal["auto", "closed-form", "autograd"]
+Derivatives = Literal["auto", "compiled", "closed-form", "autograd"]
 
 GIB = 2**30
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -51,7 +51,9 @@ class Execution:
             "auto" takes the first, but where inputs are changed at random in training.
         derivatives: meta-gradients of a perceptron on the batched path of a CPU come in
             "closed-form", which is several times as fast and has other last bits than
-            "autograd"; "auto" takes it wherever there is one.
+            "autograd"; "compiled" also computes them in C where a node's step is linear in one of
+            them and nothing looks at single contributions (last bits differ again), by the
+            machine's own compiler. "auto" takes what is fastest of what there is.
     """
 
     device: str = "cpu"

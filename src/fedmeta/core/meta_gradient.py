@@ -120,7 +120,8 @@ def meta_gradient(
     data = redivided(data, rule.resplit, randomness.fold(facts.key, Purpose.RESPLIT))
     data = objective.varied(data, facts.key)
     closed = objective.closed_form
-    if closed is not None and factors is None and _is_one_plain_step(rule, data):
+    size = len(data.support.mask)
+    if closed is not None and factors is None and is_one_plain_step(rule, size):
         exact = rule.curvature == "exact"
         return closed.meta_gradient(theta, data, moves, adaptation.step_size, exact)
     if adaptation.by_means:
@@ -159,10 +160,15 @@ def meta_gradient(
     return {**r, **{name: -rate * leaf for name, leaf in slope.items()}}, loss
 
 
-def _is_one_plain_step(rule: MetaGradient, data: NodeData) -> bool:
-    """Whether adaptation is one step on all support samples, and its curvature no difference."""
+def is_one_plain_step(rule: MetaGradient, samples: int = 0) -> bool:
+    """Whether adaptation is one step on all support samples, and its curvature no difference.
+
+    Args:
+        rule: how G is computed.
+        samples: of the support set; 0: nobody knows.
+    """
     inner, size = rule.adaptation, rule.adaptation.batch_size
-    full = size is None or size >= len(data.support.mask)
+    full = size is None or size >= samples > 0
     one = inner.method == "gradient" and inner.steps == 1 and inner.pull == 0
     return one and full and rule.curvature != "finite-difference"
 

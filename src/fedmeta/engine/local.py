@@ -34,6 +34,7 @@ from fedmeta.core.secret_random import SecretRandom
 from fedmeta.core.storage import payload_bytes
 from fedmeta.core.tree import Tree, cloned, map_leaves
 from fedmeta.engine.cohort import Cohort, Standing, facts_at
+from fedmeta.engine.compiled.nodes_half import CompiledHalf, is_compiled
 from fedmeta.engine.layout import Layout
 from fedmeta.engine.machine import few_threads, one_thread
 from fedmeta.engine.mapping.cuda import CudaMapping
@@ -103,7 +104,10 @@ class LocalEngine:
         half = NodesHalf(own[0], layout.objective, uplink)
         self._nodes_half = self._axis.lift(half.of_chunk, (0, 0, 0, 0, None, 0))
         self._platform_half = self._axis.lift(self._step_of_platform)
-        self._sum = Recorder(self._nodes_half, scripted=True)
+        self._sum: Recorder | CompiledHalf = Recorder(self._nodes_half, scripted=True)
+        compiled = layout.execution.derivatives == "compiled"
+        if compiled and is_compiled(own[0], layout.objective, uplink):
+            self._sum = CompiledHalf(own[0], layout.objective, self._axis)
         self._platform = Recorder(self._platform_half, scripted=True)
         self._whole = Recorder(self._whole_round)
         self._on_gpu = layout.execution.torch_device.type == "cuda"
@@ -217,6 +221,11 @@ class LocalEngine:
         self, shared: Tree, nodes: NodeState, positions: Tensor, moment: Tensor
     ) -> Contribution | None:
         """Σ contributions of the nodes at those positions, chunk by chunk in their order."""
+        half, everyone = self._sum, len(positions) == len(self.table.mine)
+        if isinstance(half, CompiledHalf) and everyone and not half.varies and self.table.resident:
+            assert isinstance(self.mapping, ThreadMapping)
+            given = self.table.arguments(positions, nodes, single=False, draws=False)
+            return half.of_everyone(shared, *given, self.chunk, self.mapping.together)
         total: Contribution | None = None
         arguments = partial(self._arguments, shared, nodes, moment)
         while len(positions) > 0:

@@ -44,23 +44,36 @@ class NodeTable:
         everyone = [standing_of(algorithm, one, execution) for one in cohorts]
         self.penalty = axis.join([one.penalty.sum() for one in everyone])  # Σρ_i of all nodes
         self.weight = axis.join([one.weight for one in everyone])  # w_i of all nodes
-        self.standing: Standing = axis.join([self._share(one) for one in everyone])
-        self._keys = self.standing.key.cpu()
+        self._standing: Standing = axis.join([self._share(one) for one in everyone])
+        self._keys, self._round = self._standing.key.cpu(), 0
+        self._keyed: Standing | None = self._standing
         self._store = _store(cohorts, self.mine, execution, axis)
         self.copies: torch.cuda.Stream | None = None  # copies states while a GPU computes
         if execution.torch_device.type == "cuda":
             self.copies = torch.cuda.Stream(execution.torch_device)  # type: ignore[no-untyped-call]
 
     def begin(self, number: int) -> None:
-        """Give every node its random key of a round."""
-        self.standing = keyed(self.standing, self._keys, number)
+        """Give every node its random key of a round; it is made when somebody asks for it."""
+        self._round, self._keyed = number, None
+
+    @property
+    def standing(self) -> Standing:
+        """The standing facts of the nodes here, with their keys of this round."""
+        if self._keyed is None:
+            self._keyed = keyed(self._standing, self._keys, self._round)
+        return self._keyed
+
+    @property
+    def resident(self) -> bool:
+        """Whether the samples of all nodes stay on the device, as they are."""
+        return isinstance(self._store, NodeStore) and self._store.resident
 
     def allocated(self, one: NodeState) -> NodeState:
         """Room for the states of all nodes here, like that of one."""
         return allocate(one, len(self.mine), self._execution, self._axis.nodes)
 
     def arguments(
-        self, rows: Tensor, nodes: NodeState, *, single: bool
+        self, rows: Tensor, nodes: NodeState, *, single: bool, draws: bool = True
     ) -> tuple[NodeState, NodeData, Standing]:
         """States, samples and standing facts of the nodes at some positions, on the device.
 
@@ -68,6 +81,7 @@ class NodeTable:
             rows: positions among the nodes here.
             nodes: states of all of them.
             single: it is one node, whose samples are not padded.
+            draws: somebody looks at the keys of this round.
         """
         if self.copies is not None and self._execution.streams:
             main = torch.cuda.current_stream()
@@ -81,7 +95,7 @@ class NodeTable:
             data = self._store.single(int(rows[0]))
         else:
             data = self._store.chunk(rows)
-        return states, data, self.pick(rows, self.standing)
+        return states, data, self.pick(rows, self.standing if draws else self._standing)
 
     def pick(self, rows: Tensor, tensors: Any) -> Any:
         """The rows of some nodes."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedmeta.algorithms.algorithm import Algorithm, Fleet
 from fedmeta.config.execution import GIB, Execution
 from fedmeta.core import randomness, step_sizes, tree
-from fedmeta.core.errors import FedmetaError, MemoryBudgetError, ModelError
+from fedmeta.core.errors import FedmetaError, MemoryBudgetError, ModelError, SettingError
 from fedmeta.core.objective import Objective, adapt
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import map_leaves
@@ -27,6 +27,8 @@ from fedmeta.data.scaling import Scaling
 from fedmeta.engine.chain.chain import Chain
 from fedmeta.engine.chain.recognise import chain_of
 from fedmeta.engine.cohort import Cohort, facts_at, standing_of
+from fedmeta.engine.compiled.compiler import library
+from fedmeta.engine.compiled.nodes_half import is_compiled
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.memory import out_of_memory
@@ -53,6 +55,7 @@ def lay_out(
     algorithm: Algorithm,
     repeats: int = 1,
     augmentation: Augmentation = Augmentation(),
+    uplink: Uplink = Uplink(),
 ) -> Layout:
     """Resolve path, chunk size and threads; settings that are resolved already stay as they are.
 
@@ -65,6 +68,7 @@ def lay_out(
         algorithm: its state counts towards memory, and "measure" times it.
         repeats: how many federations like this one are trained together.
         augmentation: of the samples in training.
+        uplink: what happens to contributions on their way.
     """
     sources = federation.sources
     # A dual, and what a node sent last, are as large as the model and its step sizes.
@@ -76,14 +80,14 @@ def lay_out(
         chosen = resolved(replace(execution, path=path), state_bytes)
         draws = model.draws or augmentation.active
         chain = None if draws else closed_form(chosen, model, loss)
-        chosen = replace(chosen, derivatives="autograd" if chain is None else "closed-form")
+        renames, turns = augmentation.renames(federation.task), augmentation.turns(federation.task)
+        plain = Objective(predictor(model, chosen), loss, draws, renames, turns, chain)
+        chosen = replace(chosen, derivatives=derivatives(chosen, plain, algorithm, uplink))
         held = 0 if chosen.streams else state_bytes
         chunk = _chunk(chosen, model, federation, scaling, held, repeats)
         chosen = replace(chosen, chunk=1 if path == "loop" else chunk)
-        predict = augmenting(predictor(model, chosen), augmentation)
-        renames = augmentation.renames(federation.task)
-        turns = augmentation.turns(federation.task)
-        return Layout(chosen, Objective(predict, loss, draws, renames, turns, chain))
+        predict = augmenting(plain.predict, augmentation)
+        return Layout(chosen, replace(plain, predict=predict))
 
     path = chosen_path(execution, model) if execution.path == "auto" else execution.path
     alone = federation.with_nodes(sources[:1])
@@ -169,6 +173,26 @@ def closed_form(
     return chain_of(model, loss)
 
 
+def derivatives(
+    execution: Execution, objective: Objective, algorithm: Algorithm, uplink: Uplink
+) -> Literal["compiled", "closed-form", "autograd"]:
+    """How meta-gradients are computed, of what the execution allows and the machine has."""
+    if objective.closed_form is None:
+        return "autograd"
+    asked = execution.derivatives
+    if asked == "closed-form" or not is_compiled(algorithm, objective, uplink):
+        return "closed-form"
+    if library(execution.dtype) is not None:
+        return "compiled"
+    if asked == "compiled":
+        raise SettingError(
+            "derivatives are 'compiled', but there is no C compiler here that works",
+            "install one (cc, gcc or clang), or leave it out: a run that began with it goes on on "
+            "the machine where it began",
+        )
+    return "closed-form"
+
+
 def convolves(model: FunctionalModel) -> bool:
     """Whether the model has convolution layers."""
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.inference.modules())
@@ -228,7 +252,7 @@ def fitting_chunk(execution: Execution, per_node: int, held: int, nodes: int) ->
     fits = max(1, room // (per_node * execution.workers))
     if execution.chunk is not None or not on_cpu:
         return int(min(nodes, execution.chunk or fits, fits))
-    closed = execution.derivatives == "closed-form"
+    closed = execution.derivatives in ("closed-form", "compiled")
     cache, shared = (_CLOSED_CACHE, _CLOSED_SHARED) if closed else (_CACHE, _SHARED)
     chunks = -(-nodes // min(nodes, fits, max(1, cache // per_node)))
     if nodes * per_node > shared:  # in equal shares

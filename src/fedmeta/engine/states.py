@@ -74,7 +74,9 @@ Index = tuple[slice | Tensor, ...]
 def write(places: Sequence[Tensor], index: Index, values: Sequence[Tensor]) -> None:
     """Put values at some rows of states, without waiting for the device where that can be."""
     if isinstance(index[-1], slice):
-        copy_into([place[index] for place in places], values)
+        pairs = [(place[index], value) for place, value in zip(places, values, strict=True)]
+        apart = [(a, b) for a, b in pairs if a.data_ptr() != b.data_ptr()]  # else it is there
+        copy_into([a for a, _ in apart], [b for _, b in apart])
     else:
         for place, value in zip(places, values, strict=True):
             place[index] = value.to(place.device)

@@ -280,7 +280,14 @@ def prepare(
             trained = features or Features(network, federation, scaling)
             samples = trained.federation, trained.scaling
             layout = lay_out(
-                execution, trained.network, loss, *samples, algorithm, repeats, spec.augmentation
+                execution,
+                trained.network,
+                loss,
+                *samples,
+                algorithm,
+                repeats,
+                spec.augmentation,
+                spec.uplink,
             )
     if spec.uplink != Uplink():
         check_uplink(spec, layout, len(federation.sources))

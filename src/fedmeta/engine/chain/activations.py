@@ -11,11 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 _aten = torch.ops.aten
+
+
+Kind = Literal["relu", "leaky-relu", "elu", "tanh", "sigmoid"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,15 @@ class Activation:
         value: u from h.
         slope: see above.
         bend: see above; None: it is 0, f is made of straight lines.
+        kind: what it is called in compiled code.
+        slant: α of an ELU, the slope below 0 of a leaky ramp.
     """
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
     bend: Callable[[Tensor, Tensor], Tensor] | None
+    kind: Kind
+    slant: float = 0.0
 
 
 def activation_of(layer: nn.Module) -> Activation | None:
@@ -56,6 +64,8 @@ def _elu(alpha: float) -> Activation:
         lambda h: _aten.elu(h, alpha),
         lambda c, u: _aten.elu_backward(c, alpha, 1.0, 1.0, True, u),
         lambda product, u: _aten.hardtanh_backward(product, u, -math.inf, 0.0),
+        "elu",
+        alpha,
     )
 
 
@@ -64,13 +74,17 @@ def _leaky_relu(lean: float) -> Activation:
         lambda h: _aten.leaky_relu(h, lean),
         lambda c, u: _aten.leaky_relu_backward(c, u, lean, True),
         None,
+        "leaky-relu",
+        lean,
     )
 
 
 _PLAIN = {
-    nn.ReLU: Activation(torch.relu, lambda c, u: _aten.threshold_backward(c, u, 0.0), None),
-    nn.Tanh: Activation(torch.tanh, _aten.tanh_backward, lambda product, u: -2 * u * product),
+    nn.ReLU: Activation(torch.relu, lambda c, u: _aten.threshold_backward(c, u, 0.0), None, "relu"),
+    nn.Tanh: Activation(
+        torch.tanh, _aten.tanh_backward, lambda product, u: -2 * u * product, "tanh"
+    ),
     nn.Sigmoid: Activation(
-        torch.sigmoid, _aten.sigmoid_backward, lambda product, u: (1 - 2 * u) * product
+        torch.sigmoid, _aten.sigmoid_backward, lambda product, u: (1 - 2 * u) * product, "sigmoid"
     ),
 }

@@ -32,15 +32,19 @@ ClosedLoss = Callable[[Tensor, Tensor], Slopes]
 def closed_loss(loss: Loss) -> ClosedLoss | None:
     """A loss with its derivatives; None: they are not known here."""
     if loss is cross_entropy:
-        return _CrossEntropy()
+        return CrossEntropy()
     if isinstance(loss, Balanced):
-        return _CrossEntropy(loss)
-    return _squared_error if loss is squared_error else None
+        return CrossEntropy(loss)
+    return squared_error_slopes if loss is squared_error else None
 
 
 @dataclass(frozen=True)
-class _CrossEntropy:
-    """ℓ = −v log p[label], p = softmax(z); ∂ℓ = v (p − e_label), and its change v p ⊙ (ż − p·ż)."""
+class CrossEntropy:
+    """ℓ = −v log p[label], p = softmax(z); ∂ℓ = v (p − e_label), and its change v p ⊙ (ż − p·ż).
+
+    Args:
+        weights: v of every class; None: it is 1.
+    """
 
     weights: Balanced | None = None
 
@@ -64,6 +68,7 @@ class _CrossEntropy:
         return Slopes(value.squeeze(-1), gradient, change)
 
 
-def _squared_error(outputs: Tensor, labels: Tensor) -> Slopes:
+def squared_error_slopes(outputs: Tensor, labels: Tensor) -> Slopes:
+    """The mean over the outputs of (z − label)²."""
     off, share = outputs - labels, 2 / outputs.shape[-1]
     return Slopes(off.square().mean(-1), share * off, lambda moved: share * moved)

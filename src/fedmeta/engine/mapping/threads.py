@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmeta.engine.compiled.nodes_half import CompiledHalf
 from fedmeta.engine.recording import Recorder
 
 _AHEAD = 4  # chunks per thread handed out at a time
@@ -27,7 +28,7 @@ class ThreadMapping:
         workers: how many threads.
     """
 
-    def __init__(self, function: Recorder, workers: int) -> None:
+    def __init__(self, function: Recorder | CompiledHalf, workers: int) -> None:
         self.function, self._workers = function, workers
         self.pool: ThreadPoolExecutor | None = None
 
@@ -38,10 +39,7 @@ class ThreadMapping:
         if len(chunks) == 1:
             yield self.function(*arguments(chunks[0]))
             return
-        if self.pool is None:
-            self.pool = ThreadPoolExecutor(
-                self._workers, "fedmeta", initializer=torch.set_num_threads, initargs=(1,)
-            )
+        pool = self._threads()
         queue: deque[Future[Any]] = deque()
         try:
             for rows in chunks:
@@ -49,10 +47,32 @@ class ThreadMapping:
                 ready = self.function.ready(*inputs)
                 while queue and (not ready.concurrent or len(queue) >= _AHEAD * self._workers):
                     yield queue.popleft().result()
-                queue.append(self.pool.submit(ready.call, *inputs))
+                queue.append(pool.submit(ready.call, *inputs))
                 if not ready.concurrent:
                     yield queue.popleft().result()
             while queue:
                 yield queue.popleft().result()
         finally:
             wait(queue)
+
+    def together(self, call: Callable[[], None]) -> None:
+        """Call a function in every thread, this one too, and wait for all of them.
+
+        Those that have not begun when this thread has ended are not waited for.
+        """
+        pool = self._threads()
+        others = [pool.submit(call) for _ in range(self._workers - 1)]
+        try:
+            call()
+        finally:
+            begun = [each for each in others if not each.cancel()]
+            wait(begun)
+        for each in begun:
+            each.result()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(
+                self._workers, "fedmeta", initializer=torch.set_num_threads, initargs=(1,)
+            )
+        return self.pool

@@ -1,0 +1,1 @@
+"""Meta-gradients of chains of linear layers in C, compiled on the machine they run on."""
