@@ -140,7 +140,7 @@ class Kernel:
         key = call.support, call.query
         if getattr(self._own, "key", None) != key:
             size = plan.code.work_size(ctypes.byref(call))
-            self._own.key, self._own.work = key, torch.empty(size, dtype=plan.dtype)
+            self._own.key, self._own.work = key, torch.zeros(size, dtype=plan.dtype)
         work: Tensor = self._own.work
         return work
 

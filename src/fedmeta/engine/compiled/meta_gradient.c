@@ -380,9 +380,9 @@ static vec answered_layer(const Work *work, int64_t l, int64_t node, real *sum, 
   if (layer->weight_place < 0) return moved;
   if (round->curved && l > work->first_moving) inner += s;
   real *state = layer->weight_state ? layer->weight_state + node * m * n : NULL;
-  int64_t height = tile_rows(m);
   for (int64_t left = 0; left < n; left += PANEL) {
     int64_t columns = least(n - left, PANEL), width = (columns + LANES - 1) / LANES;
+    int64_t height = tile_rows(m, width);
     for (int64_t top = 0; top < m; top += height) {
       int64_t rows = least(height, m - top);
       tile(rows, width, inner, columns_of(own->left + top, own->left_stride), own->right + left,
@@ -434,7 +434,7 @@ void prepare(const Round *round, real *weights) {
   }
 }
 
-/* Numbers that the work of a thread takes. */
+/* Numbers that the work of a thread takes, zero when it is first used. */
 int64_t work_size(const Round *round) {
   Work work = {0};
   return laid_out(round, &work, NULL, NULL);
@@ -447,7 +447,7 @@ int64_t compute(const Round *round, real *at) {
   Place *place = calloc(round->layers, sizeof(Place));
   Work work = {0};
   if (!place) return 2;
-  memset(at, 0, laid_out(round, &work, place, at) * sizeof(real));
+  laid_out(round, &work, place, at);
   while (!failed && (mine = __atomic_fetch_add(round->next, 1, __ATOMIC_RELAXED)) < chunks) {
     real *sum = round->sums + mine * round->size;
     int64_t end = least((mine + 1) * round->chunk, round->nodes);

@@ -14,7 +14,7 @@ typedef struct {
   int64_t row, panel;
 } Right;
 
-#define MOST_ROWS 6
+#define MOST_ROWS 8 /* of a tile that is one vector wide; others have 6 */
 #define PANEL (WIDE * LANES)
 
 INLINE int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -52,7 +52,9 @@ INLINE void tile_sums(int rows, int width, int64_t inner, Left a, const real *b,
   case 3: tile_sums(3, width, inner, a, b, row, sums); return;                                     \
   case 4: tile_sums(4, width, inner, a, b, row, sums); return;                                     \
   case 5: tile_sums(5, width, inner, a, b, row, sums); return;                                     \
-  default: tile_sums(6, width, inner, a, b, row, sums); return;                                    \
+  case 6: tile_sums(6, width, inner, a, b, row, sums); return;                                     \
+  case 7: tile_sums(7, 1, inner, a, b, row, sums); return;                                         \
+  default: tile_sums(8, 1, inner, a, b, row, sums); return;                                        \
   }
 
 static void tile(int64_t rows, int64_t width, int64_t inner, Left a, const real *b, int64_t row,
@@ -70,8 +72,8 @@ static void tile(int64_t rows, int64_t width, int64_t inner, Left a, const real 
 }
 
 /* Rows of the tiles that m rows are divided into: all about equally many. */
-INLINE int64_t tile_rows(int64_t m) {
-  int64_t tiles = (m + MOST_ROWS - 1) / MOST_ROWS;
+INLINE int64_t tile_rows(int64_t m, int64_t width) {
+  int64_t most = width == 1 ? MOST_ROWS : 6, tiles = (m + most - 1) / most;
   return (m + tiles - 1) / tiles;
 }
 
@@ -81,9 +83,8 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void multiply(int64_t m, int64_t n, int64_t inner, Left a, Right b, real *c, int64_t stride,
                      int fresh) {
   vec sums[MOST_ROWS][WIDE];
-  int64_t height = tile_rows(m);
   for (int64_t left = 0; left < n; left += PANEL) {
-    int64_t width = (least(n - left, PANEL) + LANES - 1) / LANES;
+    int64_t width = (least(n - left, PANEL) + LANES - 1) / LANES, height = tile_rows(m, width);
     const real *from = b.at + left / PANEL * b.panel;
     for (int64_t top = 0; top < m; top += height) {
       int64_t rows = least(height, m - top);
