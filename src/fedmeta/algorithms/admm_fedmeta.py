@@ -152,6 +152,12 @@ class ADMMFedMeta(MetaLearner):
         """To find ρ."""
         return self.automatic
 
+    @property
+    def numberwise(self) -> bool:
+        """With a penalty that is known and no prior, whose divergence knows parameters by name."""
+        own = type(self).platform_step is ADMMFedMeta.platform_step
+        return own and not self.automatic and self.prior is None and self.inner.learned == "none"
+
     def penalties(self, names: Sequence[str], weights: Tensor) -> Tensor:
         """ρ_i of every source node; w_i under "auto"."""
         if isinstance(self.penalty, str):

@@ -125,6 +125,14 @@ class Algorithm(Protocol):
         """Whether the platform's step looks at the losses of the nodes."""
         return False
 
+    @property
+    def numberwise(self) -> bool:
+        """Whether the platform's step treats all numbers of a model alike, but for sums over all.
+
+        Then it may be handed a model as one vector, by a name of its own.
+        """
+        return False
+
     def penalties(self, names: Sequence[str], weights: Tensor) -> Tensor:
         """ρ_i of every source node, (I,); algorithms that average use w_i itself."""
         return weights

@@ -70,7 +70,7 @@ def squared_norm(a: Tree) -> Tensor:
     """
     if _unmapped_on_gpu(a):
         return torch.stack(torch._foreach_norm(list(a.values()))).square().sum()
-    return torch.stack([leaf.square().sum() for leaf in a.values()]).sum()
+    return _total([leaf.square().sum() for leaf in a.values()])
 
 
 def _on_gpu(*trees: Tree) -> bool:
@@ -121,6 +121,26 @@ def mapped_first(info: Any, in_dims: Sequence[int | None], *tensors: Tensor) -> 
     ]
 
 
+def as_vector(a: Tree) -> Tree:
+    """All numbers of a tree as one leaf without a name.
+
+    Example:
+        >>> a = {"w": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([3.0])}
+        >>> from_vector(as_vector(a), a)
+        {'w': tensor([[1., 2.]]), 'b': tensor([3.])}
+    """
+    return {"": torch.cat([leaf if leaf.ndim == 1 else leaf.reshape(-1) for leaf in a.values()])}
+
+
+def from_vector(vector: Tree, like: Tree) -> Tree:
+    """A tree of that vector's numbers, with the names and shapes of another."""
+    parts = vector[""].split([leaf.numel() for leaf in like.values()])
+    return {
+        name: part if leaf.ndim == 1 else part.view(leaf.shape)
+        for part, (name, leaf) in zip(parts, like.items(), strict=True)
+    }
+
+
 def zero_or_nan(a: Tree) -> Tensor:
     """0 if every entry is finite, else NaN; unlike `is_finite` it waits for no device.
 
@@ -131,7 +151,11 @@ def zero_or_nan(a: Tree) -> Tensor:
     if _unmapped_on_gpu(a):
         largest = torch.stack(torch._foreach_norm(list(a.values()), torch.inf))
         return (largest - largest).sum()
-    return torch.stack([(leaf - leaf).sum() for leaf in a.values()]).sum()
+    return _total([(leaf - leaf).sum() for leaf in a.values()])
+
+
+def _total(numbers: Sequence[Tensor]) -> Tensor:
+    return numbers[0] if len(numbers) == 1 else torch.stack(list(numbers)).sum()
 
 
 def is_finite(a: Tree) -> bool:

@@ -163,15 +163,14 @@ class LocalEngine:
         """
         counted = self._participation.counted(self.fleet.nodes, number, self._draws)
         moment = self._begin(number)
-        weight = self.table.pick(counted, self.table.weight).sum(-1)
+        weight = self.table.weight_of(counted)
         step = None
         if self._can_be_one_piece and len(counted) == self.fleet.nodes <= self.chunk:
             step = self._in_one_piece(state, nodes, moment, weight)
         if step is None:
             shared = self._algorithm.broadcast(state)
-            here = counted[(counted >= self.table.mine.start) & (counted < self.table.mine.stop)]
             with self._apart():
-                total = self._summed(shared, nodes, here - self.table.mine.start, moment)
+                total = self._summed(shared, nodes, self.table.here(counted), moment)
             total = self._released(self._of_all_ranks(total, shared, nodes, counted, moment))
             self.table.settle()  # states are in their place when the numbers are
             before = state.theta, dict(state.memory)
@@ -294,8 +293,15 @@ class LocalEngine:
         """The platform's half as a function of tensors alone."""
         before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
         algorithm = with_prior_tensors(self._algorithm, prior)
+        if not self._algorithm.numberwise or self._on_gpu:
+            after, metrics = platform_half(algorithm, before, total, fleet, weight)
+            return after.theta, after.memory, metrics
+        vectors = {slot: tree.as_vector(leaves) for slot, leaves in memory.items()}
+        before = PlatformState(tree.as_vector(theta), vectors)
+        total = total._replace(update=tree.as_vector(total.update))
         after, metrics = platform_half(algorithm, before, total, fleet, weight)
-        return after.theta, after.memory, metrics
+        held = {slot: tree.from_vector(leaf, theta) for slot, leaf in after.memory.items()}
+        return tree.from_vector(after.theta, theta), held, metrics
 
     def _in_one_piece(
         self, state: PlatformState, nodes: NodeState, moment: Tensor, weight: Tensor

@@ -47,6 +47,7 @@ class NodeTable:
         self._standing: Standing = axis.join([self._share(one) for one in everyone])
         self._keys, self._round = self._standing.key.cpu(), 0
         self._keyed: Standing | None = self._standing
+        self._whole: Tensor | None = None  # Σw_i of all nodes
         self._store = _store(cohorts, self.mine, execution, axis)
         self.copies: torch.cuda.Stream | None = None  # copies states while a GPU computes
         if execution.torch_device.type == "cuda":
@@ -71,6 +72,23 @@ class NodeTable:
     def allocated(self, one: NodeState) -> NodeState:
         """Room for the states of all nodes here, like that of one."""
         return allocate(one, len(self.mine), self._execution, self._axis.nodes)
+
+    def here(self, positions: Tensor) -> Tensor:
+        """Which of the nodes at those positions among all are computed here, by their place here."""
+        if self._alone:
+            return positions
+        mine = (positions >= self.mine.start) & (positions < self.mine.stop)
+        return positions[mine] - self.mine.start
+
+    def weight_of(self, positions: Tensor) -> Tensor:
+        """Σw_i of the nodes at those positions among all."""
+        weight: Tensor
+        if len(positions) < self.weight.shape[-1] or not self._alone:
+            weight = self.pick(positions, self.weight).sum(-1)
+            return weight
+        if self._whole is None:
+            self._whole = self.weight.sum(-1)
+        return self._whole
 
     def arguments(
         self, rows: Tensor, nodes: NodeState, *, single: bool, draws: bool = True
@@ -130,6 +148,8 @@ class NodeTable:
 
     def _to_device(self, states: NodeState) -> NodeState:
         device = self._execution.torch_device
+        if device.type == "cpu":
+            return states
         moved: NodeState = map_leaves(lambda leaf: leaf.to(device, non_blocking=True), states)
         return moved
 

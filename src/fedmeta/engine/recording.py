@@ -55,6 +55,28 @@ class Ready:
     concurrent: bool
 
 
+@dataclass(frozen=True)
+class _Flat:
+    """A recording that takes leaves.
+
+    Args:
+        run: leaves to leaves.
+        form: of the results.
+    """
+
+    run: Function
+    form: Any
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.of_leaves(taken_apart(arguments)[0])
+
+    def of_leaves(self, leaves: Sequence[Tensor]) -> Any:
+        # As they were written down: nothing is fused or rearranged, which would change last bits.
+        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            results = self.run(*leaves)
+        return put_together(self.form, results)
+
+
 class Recorder:
     """Keeps the recordings of a function.
 
@@ -77,11 +99,15 @@ class Recorder:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function, recorded if it is."""
-        return self.ready(*arguments).call(*arguments)
+        leaves, form = taken_apart(arguments)
+        call = self._ready(arguments, leaves, form).call
+        return call.of_leaves(leaves) if isinstance(call, _Flat) else call(*arguments)
 
     def ready(self, *arguments: Any) -> Ready:
         """The recording for arguments of these shapes, made if it is time; or the function."""
-        leaves, form = taken_apart(arguments)
+        return self._ready(arguments, *taken_apart(arguments))
+
+    def _ready(self, arguments: tuple[Any, ...], leaves: Sequence[Tensor], form: Any) -> Ready:
         # Strides too: kernels are chosen by them, and a recording is of certain kernels.
         shapes = tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
         key = (form, shapes)
@@ -146,15 +172,7 @@ def _trace(function: Function, arguments: tuple[Any, ...], scripted: bool) -> Re
     else:
         return Ready(function, concurrent=False)
     run = _interpreted(operations, leaves, found) if scripted else operations
-    form = outputs[0]
-
-    def replay(*arguments: Any) -> Any:
-        # As they were written down: nothing is fused or rearranged, which would change last bits.
-        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            results = run(*taken_apart(arguments)[0])
-        return put_together(form, results)
-
-    return Ready(replay, concurrent=True)
+    return Ready(_Flat(run, outputs[0]), concurrent=True)
 
 
 def _interpreted(
