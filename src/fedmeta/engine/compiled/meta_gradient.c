@@ -173,20 +173,22 @@ static int open_loss(const Round *round, int set, int64_t node, int64_t m, const
       int64_t label = classes[i];
       if (label < 0 || label >= n) return 0;
       real most = z[0], total = 0, mixed = 0;
-      for (int64_t j = 1; j < n; j++) most = z[j] > most || z[j] != z[j] ? z[j] : most;
-      for (int64_t j = 0; j < padded(n); j += LANES)
+      for (int64_t j = 1; j < n; j++) most = z[j] > most ? z[j] : most;
+      for (int64_t j = 0; j < n; j += LANES)
         store(own + j, expm1_of(load(z + j) - most) + 1);
       for (int64_t j = 0; j < n; j++) total += own[j];
-      for (int64_t j = 0; j < n; j++) own[j] /= total;
       real weight = round->class_weights ? round->class_weights[label] : 1;
       if (mean) loss = weight * ((real)log((double)total) - (z[label] - most));
       factor *= weight;
       if (along) {
         for (int64_t j = 0; j < n; j++) mixed += own[j] * along[j];
-        for (int64_t j = 0; j < n; j++) own[j] *= factor * (along[j] - mixed);
+        vec centre = all(mixed / total), scaled = all(factor / total);
+        for (int64_t j = 0; j < n; j += LANES)
+          store(own + j, scaled * load(own + j) * (load(along + j) - centre));
       } else {
-        own[label] -= 1;
-        for (int64_t j = 0; j < n; j++) own[j] *= factor;
+        vec scaled = all(factor / total);
+        for (int64_t j = 0; j < n; j += LANES) store(own + j, scaled * load(own + j));
+        own[label] -= factor;
       }
     }
     for (int64_t j = n; j < padded(n); j++) own[j] = 0;
