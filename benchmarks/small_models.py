@@ -1,7 +1,7 @@
 """A round of a small perceptron with few and with many nodes, in turns with plain JAX, on a CPU.
 
-`python -m benchmarks.small_models` prints the least wall time and the least CPU time of many rounds:
-on a machine with other work to do that is what a round takes, and a median is not.
+`python -m benchmarks.small_models` prints the least wall time and the least CPU time of many
+rounds: on a machine with other work to do that is what a round takes, and a median is not.
 """
 
 from __future__ import annotations

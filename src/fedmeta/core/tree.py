@@ -134,7 +134,7 @@ def as_vector(a: Tree) -> Tree:
 
 def from_vector(vector: Tree, like: Tree) -> Tree:
     """A tree of that vector's numbers, with the names and shapes of another."""
-    parts = vector[""].split([leaf.numel() for leaf in like.values()])
+    parts = torch.split(vector[""], [leaf.numel() for leaf in like.values()])
     return {
         name: part if leaf.ndim == 1 else part.view(leaf.shape)
         for part, (name, leaf) in zip(parts, like.items(), strict=True)

@@ -104,7 +104,8 @@ class LocalEngine:
         half = NodesHalf(own[0], layout.objective, uplink)
         self._nodes_half = self._axis.lift(half.of_chunk, (0, 0, 0, 0, None, 0))
         self._platform_half = self._axis.lift(self._step_of_platform)
-        self._sum: Recorder | CompiledHalf = Recorder(self._nodes_half, scripted=True)
+        recorder = Recorder(self._nodes_half, scripted=True)
+        self._sum: Recorder | CompiledHalf = recorder
         compiled = layout.execution.derivatives == "compiled"
         if compiled and is_compiled(own[0], layout.objective, uplink):
             self._sum = CompiledHalf(own[0], layout.objective, self._axis)
@@ -116,7 +117,7 @@ class LocalEngine:
         if self._single:
             self.mapping = LoopMapping(half.of_single)
         elif self._on_gpu:
-            self.mapping = CudaMapping(self._sum)
+            self.mapping = CudaMapping(recorder)
         else:
             self.mapping = ThreadMapping(self._sum, layout.execution.workers)
         alone = ranks.size == 1 and uplink.privacy.dp != "central"  # whose noise comes between

@@ -74,7 +74,7 @@ class NodeTable:
         return allocate(one, len(self.mine), self._execution, self._axis.nodes)
 
     def here(self, positions: Tensor) -> Tensor:
-        """Which of the nodes at those positions among all are computed here, by their place here."""
+        """Those of some nodes that are computed here: from positions among all to places here."""
         if self._alone:
             return positions
         mine = (positions >= self.mine.start) & (positions < self.mine.stop)

@@ -125,7 +125,8 @@ def evaluate(
     small = replace(layout, execution=replace(execution, chunk=min(chunk, len(store))))
     keys = torch.cat([node_keys(each.nodes, each.seed) for each in store.targets])
     device = execution.torch_device
-    chain = execution.derivatives in ("closed-form", "compiled")  # convolutions have work for all threads
+    # Convolutions have work for all threads.
+    chain = execution.derivatives in ("closed-form", "compiled")
     with torch.no_grad(), few_threads(models[0][0]) if chain else nullcontext():
         arguments = keys.to(device), store.owner.to(device)
         results, chosen = small.map(measure, store, *arguments)

@@ -1,10 +1,10 @@
 """The C code here as a library: compiled at first use, and kept for later runs.
 
 Nothing is compiled when fedmeta is imported. The library is kept in $FEDMETA_CACHE, else
-~/.cache/fedmeta, in a folder of its own that nobody but its owner may enter; its name is a digest of
-source, compiler, options and processor. Where there is no such folder (FEDMETA_CACHE=off, or a disk
-that cannot be written) it is compiled anew in every process, which takes a second. Where there is no
-compiler there is no library, and PyTorch computes.
+~/.cache/fedmeta, in a folder of its own that nobody but its owner may enter; its name is a digest
+of source, compiler, options and processor. Where there is no such folder (FEDMETA_CACHE=off, or a
+disk that cannot be written) it is compiled anew in every process, which takes a second. Where there
+is no compiler there is no library, and PyTorch computes.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ class Kernel:
         self._chain, self._rule = chain, rule
         self._own = threading.local()
         self._plan: _Plan | None = None
+        self._last: tuple[tuple[Tensor, ...], list[int], Tree, Tensor] | None = None
 
     def __call__(
         self,
@@ -89,21 +90,13 @@ class Kernel:
         """
         plan = self._plan = self._plan or _Plan(self._chain, self._rule, theta)
         call = self._bound(plan, data, states, factors)
-        named, held = {**self._chain.constants, **theta}, []  # so that nothing pointed at goes
+        given, weights = self._packed(plan, theta, call)
         for place, layer in zip(call.layer[: call.layers], self._chain.layers, strict=True):
-            weight = _in_rows(named[layer.weight], plan.dtype)
-            place.weight = weight.data_ptr()
-            held.append(weight)
-            if layer.bias is not None:
-                bias = _in_rows(named[layer.bias], plan.dtype)
-                place.bias = bias.data_ptr()
-                held.append(bias)
+            place.bias = None if layer.bias is None else given[layer.bias].data_ptr()
         call.chunk, chunks = chunk, -(-call.nodes // chunk)
-        sums, weights = factors.new_empty(chunks, plan.size), factors.new_empty(plan.packed)
-        following = _Number(0)
+        sums, following = factors.new_empty(chunks, plan.size), _Number(0)
         call.sums, call.next = sums.data_ptr(), ctypes.addressof(following)
         call.weights, this = weights.data_ptr(), ctypes.byref(call)
-        plan.code.prepare(this, _Pointer(call.weights))
         failed: list[int] = []
 
         def compute() -> None:
@@ -118,7 +111,7 @@ class Kernel:
             raise IndexError(_NO_CLASS) if failed[0] == 1 else MemoryError()
         if chunks > 1:
             plan.code.add_up(this)
-        *parts, weight, loss, moved = sums[0].split(plan.parts)
+        *parts, weight, loss, moved = torch.split(sums[0], plan.parts)
         update = {
             name: part.view(shape)
             for part, (name, shape) in zip(parts, plan.shapes.items(), strict=True)
@@ -129,10 +122,9 @@ class Kernel:
         """The structure with these tensors; that of this thread's last call where they are its."""
         given = (*data.support, *data.query, factors, *states.values())
         last = getattr(self._own, "bound", None)
-        if last is not None and all(a is b for a, b in zip(last[0], given, strict=False)):
-            if len(last[0]) == len(given):
-                bound: _Round = last[1]
-                return bound
+        if last is not None and _are(last[0], given):
+            bound: _Round = last[1]
+            return bound
         call, nodes, held = plan.call(), len(factors), []
         call.nodes, call.size = nodes, plan.size
         call.support, call.query = data.support.mask.shape[1], data.query.mask.shape[1]
@@ -159,6 +151,24 @@ class Kernel:
         self._own.bound = given, call, [*held, numbers]
         return call
 
+    def _packed(self, plan: _Plan, theta: Tree, call: _Round) -> tuple[Tree, Tensor]:
+        """θ and constants one number behind the other, and weights as the C code reads them.
+
+        Chunks of a round share them.
+        """
+        leaves = tuple(theta.values())
+        versions = [leaf._version for leaf in leaves]
+        last = self._last
+        if last is None or not _are(last[0], leaves) or last[1] != versions:
+            named = {**self._chain.constants, **theta}
+            given = {name: _in_rows(leaf, plan.dtype) for name, leaf in named.items()}
+            for place, layer in zip(call.layer[: call.layers], self._chain.layers, strict=True):
+                place.weight = given[layer.weight].data_ptr()
+            weights = torch.empty(plan.packed, dtype=plan.dtype)
+            plan.code.prepare(ctypes.byref(call), _Pointer(weights.data_ptr()))
+            self._last = last = leaves, versions, given, weights
+        return last[2], last[3]
+
     def _work(self, plan: _Plan, call: _Round) -> Tensor:
         """What this thread computes in."""
         key = call.support, call.query
@@ -167,6 +177,11 @@ class Kernel:
             self._own.key, self._own.work = key, torch.zeros(size, dtype=plan.dtype)
         work: Tensor = self._own.work
         return work
+
+
+def _are(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether these are the very same tensors."""
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
 
 
 def _in_rows(leaf: Tensor, dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ from fedmeta.algorithms.algorithm import (
     NodeState,
     linear_step_of,
 )
-from fedmeta.core import randomness
+from fedmeta.core import randomness, tree
 from fedmeta.core.meta_gradient import is_one_plain_step
 from fedmeta.core.objective import Objective
 from fedmeta.core.randomness import Purpose
@@ -27,6 +27,8 @@ from fedmeta.engine.recording import Ready, Recorder
 from fedmeta.engine.repeat_axis import RepeatAxis
 from fedmeta.engine.stacked_priors import Tensors
 from fedmeta.uplink.uplink import Uplink
+
+_SUMS, _LEAST_CHUNKS = 2**24, 16  # numbers that the sums of all chunks take; as many are made
 
 
 def is_compiled(algorithm: Algorithm, objective: Objective, uplink: Uplink = Uplink()) -> bool:
@@ -108,6 +110,8 @@ class CompiledHalf:
         if self._known is None or self._known[0].weight is not standing.weight:
             self._known = (standing, *self._step(standing))
         _, step, factors = self._known
+        most = max(_LEAST_CHUNKS, _SUMS // tree.size(shared))
+        chunk = max(chunk, -(-len(factors) // most))
         own = {} if step.slot is None else states[step.slot]
         return _told(step, self._kernel(shared, data, own, factors, chunk, together))
 
