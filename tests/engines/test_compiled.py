@@ -299,9 +299,9 @@ def anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FEDMETA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CC", raising=False)
     tmp_path.chmod(0o700)
-    compiler.library.cache_clear()
+    compiler.found.cache_clear()
     yield tmp_path / "cache" / "compiled"
-    compiler.library.cache_clear()
+    compiler.found.cache_clear()
 
 
 def executable(path: Path, script: str) -> Path:
@@ -317,7 +317,7 @@ class TestCompiler:
         (kept,) = anew.iterdir()
         assert stat.S_IMODE(anew.stat().st_mode) == 0o700
         first = kept.stat().st_mtime_ns
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
         monkeypatch.setattr(compiler, "_compiled", lambda *_: pytest.fail("again"))
         assert compiler.library("float32") is not None
         assert kept.stat().st_mtime_ns == first
@@ -328,7 +328,7 @@ class TestCompiler:
         (kept,) = anew.iterdir()
         kept.write_bytes(b"not ours")
         kept.chmod(0o722)
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
         assert compiler.library("float32") is not None
         assert kept.read_bytes() != b"not ours", "compiled again"
 
@@ -339,7 +339,7 @@ class TestCompiler:
         kept.unlink()
         kept.write_bytes(b"half a fi")
         kept.chmod(0o700)
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
         assert compiler.library("float32") is not None
 
     @needs_compiler
@@ -379,7 +379,7 @@ class TestCompiler:
     ) -> None:
         model = nn.Sequential(nn.Linear(3, 5), nn.ELU(), nn.Linear(5, 3))
         trained(tmp_path / "run", model, 2)
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
         monkeypatch.setattr(compiler, "_compiler", lambda: None)
         with pytest.raises(SettingError, match=r"no C compiler .*install one") as told:
             trained(tmp_path / "run", model, 4, resume=True)

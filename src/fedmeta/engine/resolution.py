@@ -187,8 +187,7 @@ def derivatives(
     if asked == "compiled":
         raise SettingError(
             "derivatives are 'compiled', but there is no C compiler here that works",
-            "install one (cc, gcc or clang), or leave it out: a run that began with it goes on on "
-            "the machine where it began",
+            "install one (cc, gcc or clang) or, for a run that has not begun yet, leave it out",
         )
     return "closed-form"
 

@@ -13,11 +13,13 @@ import ctypes
 import hashlib
 import os
 import platform
+import secrets
 import shlex
 import shutil
 import stat
 import subprocess
 import tempfile
+import threading
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -34,9 +36,18 @@ _TYPES = {"float32": ("-DREAL=float",), "float64": ("-DREAL=double", "-DDOUBLE")
 _SECONDS = 120  # that a compiler may take
 
 
-@lru_cache(maxsize=2)
+_lock = threading.Lock()
+
+
 def library(dtype: str) -> ctypes.CDLL | None:
     """The compiled code for "float32" or "float64"; None: it cannot be had on this machine."""
+    with _lock:
+        return found(dtype)
+
+
+@lru_cache(maxsize=2)
+def found(dtype: str) -> ctypes.CDLL | None:
+    """What this process has found, see `library`."""
     compiler = _compiler()
     if compiler is None or os.name != "posix":
         return None
@@ -46,9 +57,9 @@ def library(dtype: str) -> ctypes.CDLL | None:
         return None
     folder = _folder()
     if folder is not None:
-        found = _loaded(folder / name) or (_compiled(compiler, dtype, folder / name))
-        if found is not None:
-            return found
+        kept = _loaded(folder / name) or _compiled(compiler, dtype, folder / name)
+        if kept is not None:
+            return kept
     with suppress(OSError), tempfile.TemporaryDirectory(prefix="fedmeta-") as own:  # mode 0700
         return _compiled(compiler, dtype, Path(own) / name)  # mapped, it outlives its file
     return None
@@ -119,7 +130,7 @@ def _loaded(path: Path) -> ctypes.CDLL | None:
 
 def _compiled(compiler: list[str], dtype: str, path: Path) -> ctypes.CDLL | None:
     """Compile to a file, which is there as a whole or not at all; None: that failed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     source = [str(_SOURCES / _MAIN), "-o", str(temporary), "-lm"]
     try:
         for more in ((_NATIVE,), ()):  # some compilers know no processor by that name
