@@ -294,7 +294,7 @@ class LocalEngine:
         """The platform's half as a function of tensors alone."""
         before, fleet = PlatformState(theta, memory), Fleet(penalty, self.fleet.nodes)
         algorithm = with_prior_tensors(self._algorithm, prior)
-        if not self._algorithm.numberwise or self._on_gpu:
+        if not self._algorithm.numberwise or weight.is_cuda:  # GPUs take all leaves at once anyway
             after, metrics = platform_half(algorithm, before, total, fleet, weight)
             return after.theta, after.memory, metrics
         vectors = {slot: tree.as_vector(leaves) for slot, leaves in memory.items()}
