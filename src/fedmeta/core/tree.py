@@ -122,13 +122,15 @@ def mapped_first(info: Any, in_dims: Sequence[int | None], *tensors: Tensor) -> 
 
 
 def as_vector(a: Tree) -> Tree:
-    """All numbers of a tree as one leaf without a name.
+    """All numbers of a tree as one leaf without a name; a vector as it is.
 
     Example:
         >>> a = {"w": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([3.0])}
         >>> from_vector(as_vector(a), a)
         {'w': tensor([[1., 2.]]), 'b': tensor([3.])}
     """
+    if "" in a:
+        return a
     return {"": torch.cat([leaf if leaf.ndim == 1 else leaf.reshape(-1) for leaf in a.values()])}
 
 

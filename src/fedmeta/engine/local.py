@@ -198,7 +198,7 @@ class LocalEngine:
         with self._apart():
             total = self._summed(shared, nodes, everyone, moment)
         assert total is not None, "there are nodes"
-        return total
+        return _named(total, shared)
 
     def notes(self) -> list[str]:
         """What happened since the last look that people should know of."""
@@ -220,12 +220,17 @@ class LocalEngine:
     def _summed(
         self, shared: Tree, nodes: NodeState, positions: Tensor, moment: Tensor
     ) -> Contribution | None:
-        """Σ contributions of the nodes at those positions, chunk by chunk in their order."""
+        """Σ contributions of the nodes at those positions, chunk by chunk in their order.
+
+        The update may be one vector where the platform's step does not mind.
+        """
         half, everyone = self._sum, len(positions) == len(self.table.mine)
         if isinstance(half, CompiledHalf) and everyone and not half.varies and self.table.resident:
             assert isinstance(self.mapping, ThreadMapping)
             given = self.table.arguments(positions, nodes, single=False, draws=False)
-            return half.of_everyone(shared, *given, self.chunk, self.mapping.together)
+            found = half.of_everyone(shared, *given, self.chunk, self.mapping.together)
+            as_it_is = self._algorithm.numberwise and self._ranks.size == 1
+            return found if as_it_is else _named(found, shared)
         total: Contribution | None = None
         arguments = partial(self._arguments, shared, nodes, moment)
         while len(positions) > 0:
@@ -356,12 +361,19 @@ class LocalEngine:
 
     def _traffic(self, shared: Tree, total: Contribution) -> dict[str, float]:
         """Bytes of the messages of one node."""
-        shared, total = self._axis.one((shared, total))
+        shared, total = self._axis.one((shared, _named(total, shared)))
         scalars = {"weight": total.weight, **total.metrics}
         return {
             "bytes_down": payload_bytes(shared),
             "bytes_up": self._uplink.bytes_up(total.update, scalars),
         }
+
+
+def _named(total: Contribution, like: Tree) -> Contribution:
+    """With an update by name, also where it is one vector."""
+    if "" not in total.update:
+        return total
+    return total._replace(update=tree.from_vector(total.update, like))
 
 
 def _check_repeats(cohorts: Sequence[Cohort], axis: RepeatAxis, execution: Execution) -> None:

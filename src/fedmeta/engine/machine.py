@@ -13,7 +13,7 @@ from fedmeta.config.execution import Execution
 from fedmeta.core import tree
 from fedmeta.core.tree import Tree
 
-_SMALL = 2**17  # parameters
+_SMALL = 2**19  # parameters
 
 
 @contextmanager

@@ -72,8 +72,13 @@ class _Flat:
 
     def of_leaves(self, leaves: Sequence[Tensor]) -> Any:
         # As they were written down: nothing is fused or rearranged, which would change last bits.
-        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            results = self.run(*leaves)
+        with torch.no_grad():
+            before = torch._C._get_graph_executor_optimize()
+            torch._C._set_graph_executor_optimize(False)
+            try:
+                results = self.run(*leaves)
+            finally:
+                torch._C._set_graph_executor_optimize(before)
         return put_together(self.form, results)
 
 

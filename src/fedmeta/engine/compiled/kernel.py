@@ -78,7 +78,7 @@ class Kernel:
         chunk: int,
         together: Together | None = None,
     ) -> tuple[Tree, Sequence[Tensor]]:
-        """Σ updates of some nodes, and Σ of their weights, losses and squared steps.
+        """Σ updates of some nodes as one vector, and Σ of their weights, losses, squared steps.
 
         Args:
             theta: where to take meta-gradients.
@@ -111,12 +111,8 @@ class Kernel:
             raise IndexError(_NO_CLASS) if failed[0] == 1 else MemoryError()
         if chunks > 1:
             plan.code.add_up(this)
-        *parts, weight, loss, moved = torch.split(sums[0], plan.parts)
-        update = {
-            name: part.view(shape)
-            for part, (name, shape) in zip(parts, plan.shapes.items(), strict=True)
-        }
-        return update, (weight.view(()), loss.view(()), moved.view(()))
+        update, scalars = torch.split(sums[0], [plan.size - 3, 3])
+        return {"": update}, scalars.unbind()
 
     def _bound(self, plan: _Plan, data: NodeData, states: Tree, factors: Tensor) -> _Round:
         """The structure with these tensors; that of this thread's last call where they are its."""
@@ -202,10 +198,9 @@ class _Plan:
             getattr(code, name).restype = _Number
         self.code = code
         self.shapes = {name: leaf.shape for name, leaf in theta.items()}
-        self.parts = [*(leaf.numel() for leaf in theta.values()), 1, 1, 1]
-        """How the numbers of a sum are divided."""
-        self.size = sum(self.parts)
-        places = dict(zip(theta, accumulate(self.parts, initial=0), strict=False))
+        parts = [leaf.numel() for leaf in theta.values()]
+        self.size = sum(parts) + 3  # of a sum
+        places = dict(zip(theta, accumulate(parts, initial=0), strict=False))
         moves = rule.adaptation.moves(theta) & theta.keys()
         known = {**chain.constants, **theta}
         self._layers = (_Layer * len(chain.layers))()

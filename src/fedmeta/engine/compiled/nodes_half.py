@@ -73,7 +73,7 @@ class CompiledHalf:
             return objective.varied(data, key)
 
         self._varied = Recorder(axis.lift(torch.func.vmap(varied)), scripted=True)
-        self._known: tuple[Standing, LinearStep, Tensor] | None = None
+        self._known: tuple[Standing, LinearStep, Tensor, int] | None = None
 
     def __call__(self, *arguments: Any) -> tuple[Contribution, NodeState]:
         """Σ contributions and states."""
@@ -106,12 +106,15 @@ class CompiledHalf:
         chunk: int,
         together: Together,
     ) -> Contribution:
-        """Σ contributions of all nodes, chunk by chunk, of one cohort whose samples stay."""
+        """Σ contributions of all nodes, chunk by chunk, of one cohort whose samples stay.
+
+        The update is one vector, see `tree.from_vector`.
+        """
         if self._known is None or self._known[0].weight is not standing.weight:
-            self._known = (standing, *self._step(standing))
-        _, step, factors = self._known
-        most = max(_LEAST_CHUNKS, _SUMS // tree.size(shared))
-        chunk = max(chunk, -(-len(factors) // most))
+            most = max(_LEAST_CHUNKS, _SUMS // tree.size(shared))
+            self._known = (standing, *self._step(standing), -(-len(standing.weight) // most))
+        _, step, factors, least = self._known
+        chunk = max(chunk, least)
         own = {} if step.slot is None else states[step.slot]
         return _told(step, self._kernel(shared, data, own, factors, chunk, together))
 
@@ -127,7 +130,8 @@ class CompiledHalf:
         step, factors = self._step(standing)
 
         def one(theta: Tree, own: Tree, data: NodeData, factors: Tensor) -> Contribution:
-            return _told(step, self._kernel(theta, data, own, factors, len(factors)))
+            found = _told(step, self._kernel(theta, data, own, factors, len(factors)))
+            return found._replace(update=tree.from_vector(found.update, theta))
 
         own = {} if step.slot is None else states[step.slot]
         if not self._axis.several:
