@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedmeta.algorithms.algorithm import Algorithm, Fleet
 from fedmeta.config.execution import GIB, Execution
 from fedmeta.core import randomness, step_sizes, tree
-from fedmeta.core.errors import FedmetaError, MemoryBudgetError, ModelError, SettingError
+from fedmeta.core.errors import FedmetaError, MemoryBudgetError, ModelError
 from fedmeta.core.objective import Objective, adapt
 from fedmeta.core.sample_sets import NodeData
 from fedmeta.core.tree import map_leaves
@@ -27,8 +27,7 @@ from fedmeta.data.scaling import Scaling
 from fedmeta.engine.chain.chain import Chain
 from fedmeta.engine.chain.recognise import chain_of
 from fedmeta.engine.cohort import Cohort, facts_at, standing_of
-from fedmeta.engine.compiled.compiler import library
-from fedmeta.engine.compiled.nodes_half import is_compiled
+from fedmeta.engine.compiled.choice import derivatives
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.memory import out_of_memory
@@ -171,25 +170,6 @@ def closed_form(
     if execution.path != "batched" or not plain or execution.derivatives == "autograd":
         return None
     return chain_of(model, loss)
-
-
-def derivatives(
-    execution: Execution, objective: Objective, algorithm: Algorithm, uplink: Uplink
-) -> Literal["compiled", "closed-form", "autograd"]:
-    """How meta-gradients are computed, of what the execution allows and the machine has."""
-    if objective.closed_form is None:
-        return "autograd"
-    asked = execution.derivatives
-    if asked == "closed-form" or not is_compiled(algorithm, objective, uplink):
-        return "closed-form"
-    if library(execution.dtype) is not None:
-        return "compiled"
-    if asked == "compiled":
-        raise SettingError(
-            "derivatives are 'compiled', but there is no C compiler here that works",
-            "install one (cc, gcc or clang) or, for a run that has not begun yet, leave it out",
-        )
-    return "closed-form"
 
 
 def convolves(model: FunctionalModel) -> bool:
