@@ -45,6 +45,7 @@ def test_constants_are_changed_for_a_trial_alone() -> None:
     settings = RunSpec.from_dict(
         {
             "data": {"name": "digits", "nodes": 12},
+            "inner": {"step_size": 0.3},
             "training": {"rounds": 12, "evaluate_every": 0},
         }
     )

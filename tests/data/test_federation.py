@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from fedmeta.core.errors import DataError
-from fedmeta.data import DataSettings, Federation, Node, Task, load
+from fedmeta.data import DataSettings, Federation, Node, Task, few_classes, load
+from fedmeta.data.few_classes import holds_few_classes
 
 TASK = Task("classification", 2, ("no", "yes"))
 
@@ -136,13 +137,13 @@ def test_whether_devices_hold_few_of_the_classes(labels, holders, few):
     spare = Node("t", "target", np.array([8]), np.array([9]))
     pool = np.zeros((10, 2)), np.array([*labels, 4, 5])  # of classes that no source has
     data = Federation(*pool, Task("classification", 6, tuple("012345")), [*nodes, spare])
-    assert data.holders == (*holders, 0, 0)
-    assert data.holds_few_classes == few
-    assert replace(data, few_classes=not few).holds_few_classes != few, "a platform knows better"
+    assert few_classes.holders(data) == [*holders, 0, 0]
+    assert holds_few_classes(data) == few
+    assert holds_few_classes(replace(data, few_classes=not few)) != few, "a platform knows better"
 
 
 def test_values_have_no_classes():
     task = Task("regression", 1)
     values = replace(build(([0], [1])), labels=np.zeros((6, 1)), task=task)
-    assert values.holders == ()
-    assert not values.holds_few_classes
+    assert few_classes.holders(values) == []
+    assert not holds_few_classes(values)

@@ -17,6 +17,7 @@ from fedmeta.core import randomness, storage
 from fedmeta.core.errors import DataError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.data import federate
+from fedmeta.data.few_classes import holds_few_classes
 from fedmeta.fleet import edge_job
 from fedmeta.fleet import plan as plans
 from fedmeta.fleet.app_bundle import write_app
@@ -105,7 +106,7 @@ def test_whether_devices_hold_few_classes_is_told_by_all_edges_together(tmp_path
     table = {**table_of(), "data": {**own, "targets": ["d0", "d7"]}}
     federation, homes = fleet_of(tmp_path, table, edges=2)
     for home in homes.values():
-        assert not load_shard(Path(Edge.load(home).data.path)).holds_few_classes
+        assert not holds_few_classes(load_shard(Path(Edge.load(home).data.path)))
     run = carry_out(tmp_path / "run", InProcessTransport(homes))
     assert run.summary["settings"]["algorithm"]["inner"]["method"] == "head+prototypes"
     assert same(run.meta_model.theta, local_theta(table, federation, 3))

@@ -26,10 +26,13 @@ def opened(folder: Path) -> tuple[MetaModel, Labelled, Labelled]:
     return model, support, query
 
 
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_every_step_is_that_of_the_command_line(runs: Path, batch_size: int | None) -> None:
+@pytest.mark.parametrize(("means", "batch_size"), [(True, None), (False, None), (False, 3)])
+def test_every_step_is_that_of_the_command_line(
+    runs: Path, means: bool, batch_size: int | None
+) -> None:
     model, support, query = opened(runs / "digits")
-    model = replace(model, adaptation=replace(model.adaptation, batch_size=batch_size))
+    rule = replace(model.adaptation, method="gradient", step_size=0.3, batch_size=batch_size)
+    model = model if means else replace(model, adaptation=rule)
     steps, last = adapt_stepwise(model, support, query, query.inputs, 4)
     names = np.array(model.task.class_names)[support.labels]
     for step in steps:

@@ -99,7 +99,7 @@ class Federation:
         encoding: how the columns of a table became inputs, to do the same with others; else None.
         parts: what a row of `inputs` consists of, where samples have several inputs; else None.
         few_classes: whether sources hold few of the classes, where the samples at hand cannot tell
-            since they are not all of them; None: they can.
+            since they are not all of them (see the module `few_classes`); None: they can.
 
     Raises:
         DataError: on an empty support or query set, a sample in two places, a precise set that is
@@ -169,23 +169,6 @@ class Federation:
         labels = self.labels[np.concatenate(held)] if held else np.empty(0, np.int64)
         return tuple(np.bincount(labels, minlength=self.task.outputs).tolist())
 
-    @property
-    def holders(self) -> tuple[int, ...]:
-        """Of every class, how many sources have samples of it; empty for regression."""
-        if self.task.kind == "regression":
-            return ()
-        counts = np.zeros(self.task.outputs, np.int64)
-        for node in self.sources:
-            counts[np.unique(self.labels[np.concatenate([node.support, node.query])])] += 1
-        return tuple(counts.tolist())
-
-    @property
-    def holds_few_classes(self) -> bool:
-        """Whether sources hold few of the classes, see `few_of_classes`."""
-        if self.few_classes is not None:
-            return self.few_classes
-        return few_of_classes(self.holders, len(self.sources))
-
     def node(self, name: str) -> Node:
         """The node of that name."""
         for node in self.nodes:
@@ -226,21 +209,6 @@ def _shortlist(names: Sequence[str], most: int = 12) -> str:
     """The first of some names, and how many more there are."""
     more = f", … ({len(names)} in all)" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def few_of_classes(holders: Sequence[int], nodes: int) -> bool:
-    """Whether a node holds, in the mean, at least two but at most half of the classes there are.
-
-    Args:
-        holders: of every class, how many nodes have samples of it.
-        nodes: how many there are.
-
-    Example:
-        >>> few_of_classes([1, 1, 1, 1, 0], 2), few_of_classes([2, 1, 1], 2)
-        (True, False)
-    """
-    there_are = sum(count > 0 for count in holders)
-    return 2 * nodes <= sum(holders) <= there_are / 2 * nodes and nodes > 0
 
 
 def node_names(count: int) -> list[str]:

@@ -19,6 +19,7 @@ from fedmeta.core.errors import FedmetaError
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import private_folder, read_json, write_json
 from fedmeta.core.tree import Tree
+from fedmeta.data.few_classes import holders
 from fedmeta.data.scaling import label_sums, sums_of
 from fedmeta.engine.cohort import Share
 from fedmeta.engine.local import LocalEngine
@@ -119,8 +120,8 @@ def introduce(home: Path, question: Message) -> Message:
         "bytes": federation.inputs.dtype == "uint8",
         "features": list(federation.features),
     }
-    if federation.holders:
-        facts["holders"] = list(federation.holders)
+    if held_by := holders(federation):
+        facts["holders"] = held_by
         facts["few_classes"] = federation.few_classes
     if settings.uplink.secure_aggregation:
         facts["key"] = identity(home, edge.name, edge.certs, question.facts["run"])

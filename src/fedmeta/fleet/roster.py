@@ -18,7 +18,8 @@ from torch import Tensor
 from fedmeta.core.errors import DataError, RunFolderError
 from fedmeta.core.serialization import deserialize, serialize
 from fedmeta.core.storage import read_json, read_tensors, write_json, write_tensors
-from fedmeta.data.federation import Federation, Node, Task, few_of_classes
+from fedmeta.data.federation import Federation, Node, Task
+from fedmeta.data.few_classes import few_of_classes
 from fedmeta.data.pool import Array
 from fedmeta.data.scaling import Scaling, Sums, scaling_from
 from fedmeta.data.settings import DataSettings

@@ -11,7 +11,8 @@ Where nobody has asked for anything else:
   to undo it with the few samples at hand;
 - where devices hold few of the classes (in the mean at least two and at most half of them), class
   means are added to the trained head: held-out source nodes are ahead with that at all such places
-  (docs/explanation/penalty.md). A run that says how a gradient step is differentiated keeps it;
+  (docs/explanation/penalty.md). A run that says how a gradient step is differentiated keeps it, and
+  so does one that names another head for a frozen backbone;
 - tokens of texts are read by a recurrent network that knows as many as their encoding;
 - images whose class numbers are local to a node, as in episodes, get the network that few-shot
   learning knows, conv4;
@@ -138,7 +139,9 @@ def with_inner_step(
     like = like.to(some.device)
     algorithm: Any = spec.algorithm
     gradient = getattr(algorithm, "curvature", "exact") != "exact"  # it is said of a gradient step
-    means = PROTOTYPES if federation.task.local_labels else HEAD_AND_MEANS if few_classes else None
+    named_head = isinstance(spec.model, ModelSettings) and spec.model.backbone is not None
+    few = HEAD_AND_MEANS if few_classes and not named_head else None
+    means = PROTOTYPES if federation.task.local_labels else few
     if means is not None and not gradient and _takes_class_means(network, head, like):
         return replace(spec, algorithm=replace(algorithm, inner=means))
     step = matched_step(feature_size(network, head, like), federation.task)

@@ -21,6 +21,7 @@ from fedmeta.core.tree import Tree, size
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.encoding import Encoding
 from fedmeta.data.federation import Federation
+from fedmeta.data.few_classes import holds_few_classes
 from fedmeta.data.packing import pack
 from fedmeta.data.scaling import Scaling
 from fedmeta.engine.cohort import Cohort
@@ -236,7 +237,7 @@ def prepare(
     spec = tied(with_defaults(spec, federation))
     spec.augmentation.check(federation.inputs.shape[1:], federation.name)
     check_inner(spec.algorithm)
-    task, execution, few_classes = federation.task, spec.execution, federation.holds_few_classes
+    task, execution, few_classes = federation.task, spec.execution, holds_few_classes(federation)
     network = network_of(spec, federation)
     scaling = scaling or scaling_of(spec, federation)
     check_known(network, federation, scaling)

@@ -73,9 +73,10 @@ def adapt_stepwise(
     labels = names[support.labels] if classes else support.labels
     along = curve_inputs(model, np.concatenate([support.inputs, shown]))
     current, found = model, [_step(0, model, tested, shown, along)]
-    # Mini-batches are drawn by the number of the step, and a pull is to where the first step
-    # started, so there a stretch starts from the front.
-    alike = model.adaptation.batch_size is None and model.adaptation.pull == 0
+    # Mini-batches are drawn by the number of the step, a pull is to where the first step started,
+    # and class means are added to a head but once: so there a stretch starts from the front.
+    rule = model.adaptation
+    alike = rule.batch_size is None and rule.pull == 0 and not rule.keeps_head
     for number in range(1, steps + 1):
         start, taken = (current, 1) if alike else (model, number)
         current = start.adapt(support.inputs, labels, steps=taken)

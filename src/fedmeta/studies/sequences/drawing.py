@@ -17,6 +17,7 @@ from fedmeta.core.errors import DataError, nearest
 from fedmeta.core.randomness import DataPurpose, generator
 from fedmeta.data import DataSettings, Federation, Node, Pool, deal_out, read
 from fedmeta.data.federation import Positions, Role
+from fedmeta.data.few_classes import holds_few_classes
 from fedmeta.data.loading import without_gaps
 from fedmeta.data.readers.registry import BUILT_IN
 from fedmeta.data.readers.search_folders import places
@@ -132,7 +133,7 @@ def draw(sequence: TaskSequence, seed: int) -> Drawn:
     tasks = [Federation(pool.inputs, pool.labels, pool.task, g, pool.name) for g in groups]
     tasks = [each if n is None else tasks[n] for n, each in zip(again, tasks, strict=True)]
     # All of a sequence adapts in one way, whatever devices hold besides in later tasks.
-    few = tasks[0].holds_few_classes
+    few = holds_few_classes(tasks[0])
     alike = {id(task): replace(task, few_classes=few) for task in tasks}
     tasks = [alike[id(task)] for task in tasks]
     return Drawn(tasks, platform, [_numbers(pool, task) for task in sequence.tasks])
