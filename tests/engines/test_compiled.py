@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,12 +21,13 @@ from fedmeta.algorithms import ADMMFedMeta, Algorithm, FedMeta, PerFedAvg
 from fedmeta.algorithms.algorithm import linear_step_of
 from fedmeta.config.execution import Execution
 from fedmeta.config.training import TrainingSettings
-from fedmeta.core.errors import FedmetaError, SettingError
+from fedmeta.core.errors import FedmetaError, ModelError, SettingError
 from fedmeta.core.objective import Adaptation, Objective
 from fedmeta.data import Federation
 from fedmeta.engine.chain.recognise import chain_of
 from fedmeta.engine.cohort import Cohort
 from fedmeta.engine.compiled import compiler
+from fedmeta.engine.compiled.kernel import Kernel
 from fedmeta.engine.compiled.nodes_half import CompiledHalf
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
@@ -393,3 +395,21 @@ class TestCompiler:
         command = [sys.executable, "-c", "import fedmeta, fedmeta.engine.local"]
         subprocess.run(command, env=environment, check=True, timeout=300)
         assert not asked.exists()
+
+
+@needs_compiler
+def test_code_that_computes_something_else_is_refused_before_round_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = Kernel.__call__
+
+    def wrong(self: Kernel, *given: Any) -> Any:
+        sums, scalars = call(self, *given)
+        return {"": 1.01 * sums[""]}, scalars
+
+    monkeypatch.setattr(Kernel, "__call__", wrong)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+    settings = TrainingSettings(rounds=1, evaluate_every=0)
+    with pytest.raises(ModelError, match="not compute what PyTorch does"):
+        train(DATA, network, ADMM, settings)
+    train(DATA, network, ADMM, settings, execution=Execution(derivatives="closed-form"))

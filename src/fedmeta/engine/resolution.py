@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from typing import Literal
 
 import torch
@@ -19,7 +20,7 @@ from fedmeta.core import randomness, step_sizes, tree
 from fedmeta.core.errors import FedmetaError, MemoryBudgetError, ModelError
 from fedmeta.core.objective import Objective, adapt
 from fedmeta.core.sample_sets import NodeData
-from fedmeta.core.tree import map_leaves
+from fedmeta.core.tree import Tree, map_leaves
 from fedmeta.data.augmentation import Augmentation, augmenting
 from fedmeta.data.federation import Federation
 from fedmeta.data.packing import longest_sets, pack
@@ -28,9 +29,11 @@ from fedmeta.engine.chain.chain import Chain
 from fedmeta.engine.chain.recognise import chain_of
 from fedmeta.engine.cohort import Cohort, facts_at, standing_of
 from fedmeta.engine.compiled.choice import derivatives
+from fedmeta.engine.compiled.nodes_half import CompiledHalf
 from fedmeta.engine.layout import Layout, predictor
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.memory import out_of_memory
+from fedmeta.engine.repeat_axis import RepeatAxis
 from fedmeta.engine.round import NodesHalf
 from fedmeta.engine.samples import NodeStore, data_bytes, fits_resident
 from fedmeta.models.functional import FunctionalModel
@@ -318,8 +321,27 @@ def _try(
         evaluated(map_leaves(lambda leaf: leaf[0], alone))
         return
     samples = data.chunk(torch.arange(len(data)))
-    half.of_chunk(shared, states, samples, standing, moment, {})
+    wanted, _ = half.of_chunk(shared, states, samples, standing, moment, {})
+    if execution.derivatives == "compiled":
+        compiled = CompiledHalf(algorithm, layout.objective, RepeatAxis(several=False))
+        own = map_leaves(torch.clone, states)  # which it overwrites
+        found, _ = compiled(shared, own, samples, standing, moment, {})
+        _require_alike(found.update, wanted.update)
     torch.func.vmap(evaluated)(samples)
+
+
+def _require_alike(found: Tree, wanted: Tree) -> None:
+    """Refuse compiled code that comes to something else than PyTorch, whatever compiler that was.
+
+    Raises:
+        ModelError: if the two differ by more than a thousandth.
+    """
+    size = float(tree.squared_norm(wanted))
+    if isfinite(size) and not float(tree.squared_norm(tree.subtract(found, wanted))) <= 1e-6 * size:
+        raise ModelError(
+            "the code that was compiled for this machine does not compute what PyTorch does",
+            "--set execution.derivatives=closed-form, or take another compiler (CC=…)",
+        )
 
 
 def _seconds(
