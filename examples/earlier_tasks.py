@@ -55,6 +55,7 @@ def settings(task: str, seed: int, rounds: int, **rest: Any) -> RunSpec:
     return RunSpec.from_dict(
         {
             "data": {"name": f"{task}.npz", "nodes": 25, "precise": 150},
+            "inner": {"step_size": 0.3, "scope": "head"},  # class means leave too little to learn
             "training": {"rounds": rounds, "seed": seed, "evaluate_every": 0},
             "execution": {"threads": 1},  # the order of sums decides the last digits
             **rest,
