@@ -198,6 +198,20 @@ def test_a_node_holds_nothing_against_classes_it_lacks() -> None:
     assert plain[HEAD.bias][absent].min() > 0.01, "a head without means is pushed down there"
 
 
+def test_who_is_adapted_again_takes_class_means_alone() -> None:
+    settings = TrainingSettings(rounds=1, evaluate_every=0)
+    model = train(DATA, ModelSettings("mlp", hidden=(4,)), ADDED, settings).meta_model
+    first, second = (
+        (DATA.inputs[node.query], [DATA.task.class_names[c] for c in DATA.labels[node.query]])
+        for node in DATA.targets[:2]
+    )
+    again = model.adapt(*first).adapt(*second)
+    alone = replace(model, adaptation=replace(KEPT, method="prototypes")).adapt(*second)
+    for name, leaf in alone.theta.items():
+        assert torch.allclose(again.theta[name], leaf, atol=1e-5)
+    assert model.adapt(*first, steps=0).adaptation.keeps_head, "nothing was added"
+
+
 @pytest.mark.parametrize("rule", [Prototypes(resplit="classes"), ADDED], ids=["made", "added"])
 @pytest.mark.parametrize("layout", ["batched-1", "batched-3", "loop"])
 def test_layouts_agree(layout: str, rule: Algorithm) -> None:

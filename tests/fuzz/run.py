@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmeta.core.errors import FedmetaError
+from fedmeta.engine.compiled.compiler import library
 from fedmeta_edge import EdgeError
 from fuzz.corpus import BOMBS, build
 from fuzz.mutators import mutate_file
@@ -38,6 +39,8 @@ FINE, REFUSED, BROKEN, STARTED = 0, 2, 3, 4
 
 def main(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """All inputs in turn; bombs as they are come first."""
+    for dtype in ("float32", "float64"):
+        library(dtype)  # starts a compiler, which no input may
     corpus = folder / "corpus"
     if not corpus.is_dir():
         _in_child(lambda: build(corpus), folder)

@@ -71,11 +71,17 @@ def _on_disk(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 Index = tuple[slice | Tensor, ...]
 
 
+def _is_there(place: Tensor, value: Tensor) -> bool:
+    """Whether a value is what stands at a place already."""
+    same = place.data_ptr() == value.data_ptr() and place.dtype == value.dtype
+    return same and place.shape == value.shape and place.stride() == value.stride()
+
+
 def write(places: Sequence[Tensor], index: Index, values: Sequence[Tensor]) -> None:
     """Put values at some rows of states, without waiting for the device where that can be."""
     if isinstance(index[-1], slice):
         pairs = [(place[index], value) for place, value in zip(places, values, strict=True)]
-        apart = [(a, b) for a, b in pairs if a.data_ptr() != b.data_ptr()]  # else it is there
+        apart = [(a, b) for a, b in pairs if not _is_there(a, b)]
         copy_into([a for a, _ in apart], [b for _, b in apart])
     else:
         for place, value in zip(places, values, strict=True):

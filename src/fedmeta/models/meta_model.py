@@ -142,7 +142,11 @@ class MetaModel:
             rule, chosen = decision.decided(objective, rule, self.theta, samples, key, among)
             about = {**about, "decision": chosen}
         theta = adapt(objective, rule, self.theta, samples, key)
-        return replace(self, theta=theta, about=about)
+        adapted = replace(self, theta=theta, about=about)
+        if not rule.keeps_head or rule.steps == 0:
+            return adapted
+        # Its head is the learned one no more, so who adapts it again takes class means alone.
+        return replace(adapted, adaptation=replace(self.adaptation, method="prototypes"))
 
     def _after_frozen(self, inputs: Tensor) -> tuple[FunctionalModel, Tensor]:
         """What follows a frozen body, and the body's features: once, whatever the steps."""

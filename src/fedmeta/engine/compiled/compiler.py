@@ -33,6 +33,7 @@ _MAIN = "meta_gradient.c"
 _OPTIONS = ("-shared", "-fPIC", "-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno")
 _NATIVE = "-march=native"
 _TYPES = {"float32": ("-DREAL=float",), "float64": ("-DREAL=double", "-DDOUBLE")}
+_PROCESSOR = ("flags", "features", "cpu part")  # as x86 and ARM call what they can do
 _SECONDS = 120  # that a compiler may take
 
 
@@ -86,7 +87,9 @@ def _digest(compiler: list[str], dtype: str) -> str:
     digest.update(repr((options, platform.machine(), platform.system())).encode())
     with suppress(OSError):  # which instructions this processor has, where Linux says so
         facts = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        digest.update(facts.partition("\n\n")[0].partition("flags")[2].partition("\n")[0].encode())
+        first = facts.partition("\n\n")[0].splitlines()
+        told = [line for line in first if line.lower().startswith(_PROCESSOR)]
+        digest.update("\n".join(told).encode())
     return digest.hexdigest()[:32]
 
 
@@ -96,8 +99,8 @@ def _folder() -> Path | None:
     if given == "off":
         return None
     base = given or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/fedmeta"
-    folder = Path(base).expanduser() / "compiled"
     with suppress(OSError, FedmetaError, RuntimeError):
+        folder = (Path(base).expanduser() / "compiled").resolve()
         private_folder(folder)
         if _is_private(folder):
             return folder

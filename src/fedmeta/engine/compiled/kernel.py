@@ -99,7 +99,9 @@ class Kernel:
         call.weights, this = weights.data_ptr(), ctypes.byref(call)
         failed: list[int] = []
 
-        def compute() -> None:
+        held = sums, following, given, weights  # by those who are still at it if we are interrupted
+
+        def compute(_held: object = held) -> None:
             if found := plan.code.compute(this, _Pointer(self._work(plan, call).data_ptr())):
                 failed.append(found)
 
@@ -131,7 +133,8 @@ class Kernel:
             labels = _in_rows(samples.labels, plan.dtype if call.values else torch.int64)
             sizes = inputs.numel(), mask.numel(), labels.numel()
             wanted = count * first.inputs, count, count * (end.outputs if call.values else 1)
-            assert sizes == wanted, "samples are not those of this model"
+            if sizes != wanted:
+                raise ValueError("samples are not those of this model")
             call.inputs[which], call.masks[which] = inputs.data_ptr(), mask.data_ptr()
             call.labels[which] = labels.data_ptr()
             held += [inputs, mask, labels]
@@ -141,8 +144,9 @@ class Kernel:
             for name, slot in ((layer.weight, "weight_state"), (layer.bias, "bias_state")):
                 if name in states:
                     state = states[name]
-                    whole = state.is_contiguous() and state.shape == (nodes, *plan.shapes[name])
-                    assert whole, "states are rows one behind the other"
+                    fits = state.is_contiguous() and state.dtype == plan.dtype
+                    if not fits or state.shape != (nodes, *plan.shapes[name]):
+                        raise ValueError("states are not rows one behind the other")
                     setattr(place, slot, state.data_ptr())
         self._own.bound = given, call, [*held, numbers]
         return call
@@ -150,7 +154,8 @@ class Kernel:
     def _packed(self, plan: _Plan, theta: Tree, call: _Round) -> tuple[Tree, Tensor]:
         """θ and constants one number behind the other, and weights as the C code reads them.
 
-        Chunks of a round share them.
+        Chunks of a round share them. A θ that is written to in place is seen by its version, which
+        `.data` does not raise.
         """
         leaves = tuple(theta.values())
         versions = [leaf._version for leaf in leaves]
@@ -202,6 +207,8 @@ class _Plan:
         self.size = sum(parts) + 3  # of a sum
         places = dict(zip(theta, accumulate(parts, initial=0), strict=False))
         moves = rule.adaptation.moves(theta) & theta.keys()
+        if not moves:
+            raise ValueError("no layer adapts")
         known = {**chain.constants, **theta}
         self._layers = (_Layer * len(chain.layers))()
         for place, layer in zip(self._layers, chain.layers, strict=True):

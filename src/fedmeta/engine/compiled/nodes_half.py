@@ -46,7 +46,7 @@ def is_compiled(algorithm: Algorithm, objective: Objective, uplink: Uplink = Upl
 
 
 class CompiledHalf:
-    """Σ contributions of some nodes, and their states, which are overwritten.
+    """Σ contributions of some nodes, and their states, which `of_everyone` overwrites.
 
     The arguments of a call are those of `NodesHalf.of_chunk`, with an axis of repeats in front
     where there are several.
@@ -133,7 +133,10 @@ class CompiledHalf:
             found = _told(step, self._kernel(theta, data, own, factors, len(factors)))
             return found._replace(update=tree.from_vector(found.update, theta))
 
-        own = {} if step.slot is None else states[step.slot]
+        own: Tree = {}
+        if step.slot is not None:  # not in place: a chunk may be computed again
+            own = map_leaves(torch.clone, states[step.slot])
+            states = {**states, step.slot: own}
         if not self._axis.several:
             return one(shared, own, data, factors), states
         found = []
