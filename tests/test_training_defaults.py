@@ -13,6 +13,7 @@ from torch import nn
 import fedmeta
 from fedmeta.algorithms.admm_fedmeta import ADMMFedMeta
 from fedmeta.config.spec import RunSpec
+from fedmeta.config.training import TrainingSettings
 from fedmeta.core.objective import HEAD_AND_MEANS, RECOMMENDED, Adaptation
 from fedmeta.data.augmentation import Augmentation
 from fedmeta.data.federation import Federation, Task
@@ -20,6 +21,8 @@ from fedmeta.models.functional import functionalise
 from fedmeta.models.head import Head, feature_size, head_of
 from fedmeta.training.defaults import matched_step, with_defaults, with_inner_step
 from fedmeta.training.job import prepare
+from fedmeta.training.many import train_many
+from fedmeta.training.train import RunRequest
 
 
 def devices(shape: tuple[int, ...], kind: str, count: int = 60) -> Federation:
@@ -185,3 +188,19 @@ def test_a_head_that_is_not_linear_takes_gradient_steps() -> None:
 
     inner = prepare(RunSpec(data=None, model=Cosine()), pairs()).algorithm.inner
     assert inner.method == "gradient"
+
+
+def test_repeats_adapt_in_one_way() -> None:
+    """Also where a seed deals few classes to its nodes and another does not."""
+    settings = TrainingSettings(rounds=1, evaluate_every=0)
+    spec = RunSpec(data=None, training=settings)
+    few, many = pairs(), devices((4,), "classification")
+    many = replace(many, task=few.task)
+    both = [
+        RunRequest(replace(spec, training=replace(settings, seed=s)), data)
+        for s, data in enumerate((few, many))
+    ]
+    methods = [run.meta_model.adaptation.method for run in train_many(both)]
+    assert methods == ["head+prototypes"] * 2
+    methods = [run.meta_model.adaptation.method for run in train_many(both[::-1])]
+    assert methods == ["gradient"] * 2

@@ -135,6 +135,11 @@ class Adaptation:
         """Whether class means are added to the learned head."""
         return self.method == "head+prototypes"
 
+    @property
+    def again(self) -> Adaptation:
+        """How an adapted model adapts: where means were added to a head, by means alone."""
+        return replace(self, method="prototypes") if self.keeps_head else self
+
     def moves(self, theta: Tree) -> frozenset[str]:
         """Names of the parameters that adaptation changes."""
         names = list(theta)

@@ -132,9 +132,10 @@ class MetaModel:
                 f"there are {len(scaled)} samples and {len(targets)} labels to adapt to",
                 "give at least one sample, and one label for each",
             )
-        some = next(iter(self.theta.values()))
         network, features = self._after_frozen(scaled)
-        samples = Samples(features, targets, some.new_ones(len(scaled)))
+        samples = Samples(
+            features, targets, self.theta[next(iter(self.theta))].new_ones(len(scaled))
+        )
         objective = Objective(lambda theta, x, _key: network(theta, x, None), self.loss)
         about, key = self.about, randomness.key(seed)
         if decide:
@@ -142,11 +143,8 @@ class MetaModel:
             rule, chosen = decision.decided(objective, rule, self.theta, samples, key, among)
             about = {**about, "decision": chosen}
         theta = adapt(objective, rule, self.theta, samples, key)
-        adapted = replace(self, theta=theta, about=about)
-        if not rule.keeps_head or rule.steps == 0:
-            return adapted
-        # Its head is the learned one no more, so who adapts it again takes class means alone.
-        return replace(adapted, adaptation=replace(self.adaptation, method="prototypes"))
+        after = self.adaptation.again if rule.steps > 0 else self.adaptation
+        return replace(self, theta=theta, about=about, adaptation=after)
 
     def _after_frozen(self, inputs: Tensor) -> tuple[FunctionalModel, Tensor]:
         """What follows a frozen body, and the body's features: once, whatever the steps."""

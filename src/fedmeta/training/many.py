@@ -15,6 +15,7 @@ from fedmeta.core.errors import DivergedError, MemoryBudgetError, SettingError
 from fedmeta.core.run_folder import RunFolder
 from fedmeta.core.user_code import is_code_name
 from fedmeta.data.federation import describe
+from fedmeta.data.few_classes import holds_few_classes
 from fedmeta.data.loading import load
 from fedmeta.engine.local import LocalEngine
 from fedmeta.engine.machine import machine
@@ -62,6 +63,7 @@ def train_many(
         else each
         for each in specs
     ]
+    requests = [_as_the_first(each, requests[0]) for each in requests]
     if resume and all(_has_ended(each) for each in requests):
         return [reread(each) for each in requests]
     if (jobs := jobs_together(requests)) is not None:
@@ -70,6 +72,15 @@ def train_many(
                 _discard(each)
         return train_jobs(requests, jobs, callbacks)[jobs[0].training.rounds]
     return [_outcome(each, callbacks, resume=resume) for each in requests]
+
+
+def _as_the_first(request: RunRequest, first: RunRequest) -> RunRequest:
+    """Repeats adapt in one way, also where seeds deal few classes to the nodes of some alone."""
+    mine, theirs = request.federation, first.federation
+    repeat = request.spec.data == first.spec.data and mine.task == theirs.task
+    if not repeat or (few := holds_few_classes(theirs)) == holds_few_classes(mine):
+        return request
+    return replace(request, federation=replace(mine, few_classes=few))
 
 
 def train_to_stops(
