@@ -133,9 +133,8 @@ class MetaModel:
                 "give at least one sample, and one label for each",
             )
         network, features = self._after_frozen(scaled)
-        samples = Samples(
-            features, targets, self.theta[next(iter(self.theta))].new_ones(len(scaled))
-        )
+        everyone = next(iter(self.theta.values())).new_ones(len(scaled))
+        samples = Samples(features, targets, everyone)
         objective = Objective(lambda theta, x, _key: network(theta, x, None), self.loss)
         about, key = self.about, randomness.key(seed)
         if decide:
@@ -148,8 +147,7 @@ class MetaModel:
 
     def _after_frozen(self, inputs: Tensor) -> tuple[FunctionalModel, Tensor]:
         """What follows a frozen body, and the body's features: once, whatever the steps."""
-        cut = cut_off(self.network, inputs[:2]) if self.network.constants else None
-        if cut is None:
+        if not self.network.constants or (cut := cut_off(self.network, inputs[:2])) is None:
             return self.network, inputs
         return cut.rest, features_of(cut.body, inputs).to(inputs.device)
 
